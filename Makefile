@@ -1,0 +1,55 @@
+# Everything sets itself up: `make test` and `make demo` work on a fresh clone with Python 3.11 or newer.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help setup test demo lint format bench lock clean
+
+help:
+	@echo "make demo    run the tour on the bundled lab"
+	@echo "make test    run the tests"
+	@echo "make setup   create $(VENV) from requirements.lock"
+	@echo "make lint    check style            make format  apply it"
+	@echo "make bench   run the benchmarks     make lock    pin the dependencies anew"
+	@echo "make clean   remove $(VENV) and caches"
+
+setup: $(READY)
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "ForkLeft needs Python 3.11 or newer, found $$($(PYTHON) --version); try make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --requirement requirements.lock
+	$(PIP) install --quiet --no-deps --editable .
+	@touch $@
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+demo: $(READY)
+	$(BIN)/forkleft demo
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+# PyTorch is named first and exactly: its local suffix (+cpu, +cu130) differs from machine to machine.
+lock:
+	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/pip install --quiet torch==2.13.0
+	$(VENV)-lock/bin/pip install --quiet --editable '.[dev]'
+	$(VENV)-lock/bin/pip freeze --exclude-editable | sed -E '/^nvidia|^cuda|^triton/d; s/\+(cpu|cu[0-9]+)$$//' > requirements.lock
+	rm -rf $(VENV)-lock
+
+clean:
+	rm -rf $(VENV) $(VENV)-lock build dist .pytest_cache .ruff_cache benchmarks/results.json
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,5 @@
+"""The one exception a user's mistake raises, so that the command line can tell it from a defect of ours."""
+
+
+class ForkLeftError(ValueError):
+    """Bad input. The message says what was expected, what was found, and what to do."""

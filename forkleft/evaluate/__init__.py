@@ -1,0 +1,1 @@
+"""Measuring models: protocols, results and honest statistics."""

@@ -1,0 +1,157 @@
+"""The lab's shipped models: ordinary Transformers folders inside the package, each with a card.
+
+A card (`card.json`, and `README.md` for people) gives the data, the recipe, the exact command that trained the weights,
+their digest, and the accuracy measured when the training ended.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+from forkleft.errors import ForkLeftError
+from forkleft.evaluate.statistics import wilson_interval
+
+# Raised when a better lab replaces this one; weights of another version are never mixed with these.
+LAB_VERSION = 1
+TEACHERS = ("teacher-strong", "teacher-medium", "teacher-weak")
+MODELS = TEACHERS
+
+_WEIGHTS = Path(__file__).parent / "weights" / f"v{LAB_VERSION}"
+_WEIGHT_FILE = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Right answers out of all, on one held-out set."""
+
+    correct: int
+    total: int
+
+    @property
+    def accuracy(self) -> float:
+        """A fraction in [0, 1]."""
+        return self.correct / self.total
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95% interval."""
+        return wilson_interval(self.correct, self.total)
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is known of a lab model."""
+
+    name: str
+    lab_version: int
+    command: str
+    recipe: dict[str, Any]
+    accuracy: dict[str, Tally]
+    # Known once the weights are written.
+    parameters: int = 0
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class LabModel:
+    """A loaded lab model, in evaluation mode."""
+
+    model: Qwen3ForCausalLM
+    tokenizer: PreTrainedTokenizerFast
+    card: Card
+
+
+def model_path(name: str) -> Path:
+    """The folder of a shipped model, loadable by `AutoModelForCausalLM.from_pretrained`."""
+    if name not in MODELS:
+        raise ForkLeftError(f"no lab model {name!r}; there are {', '.join(MODELS)}")
+    return _WEIGHTS / name
+
+
+def load_model(name: str) -> LabModel:
+    """Load a shipped model. Raises ForkLeftError if its name is unknown or its files are missing or damaged."""
+    return load_folder(model_path(name))
+
+
+def load_folder(folder: Path) -> LabModel:
+    """Load a lab model that `forkleft.lab.pretrain` wrote, checking its weights against its card."""
+    card = read_card(folder)
+    weights = folder / _WEIGHT_FILE
+    if not weights.is_file():
+        raise ForkLeftError(f"{weights} is missing; reinstall forkleft, or train it again: {card.command}")
+    if (found := _sha256(weights)) != card.sha256:
+        raise ForkLeftError(
+            f"{weights} is damaged: its card gives sha256 {card.sha256[:12]}…, found {found[:12]}…; "
+            f"reinstall forkleft, or train it again: {card.command}"
+        )
+    model = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return LabModel(model, AutoTokenizer.from_pretrained(folder, trust_remote_code=False), card)
+
+
+def read_card(folder: Path) -> Card:
+    """The card of a lab model, without loading its weights."""
+    path = folder / "card.json"
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields["accuracy"] = {name: Tally(**tally) for name, tally in fields["accuracy"].items()}
+        return Card(**fields)
+    except FileNotFoundError:
+        raise ForkLeftError(f"{path} is missing: {folder} holds no lab model; reinstall forkleft") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise ForkLeftError(f"{path} is damaged ({error}); reinstall forkleft") from error
+
+
+def save_model(folder: Path, lab_model: LabModel) -> None:
+    """Write model, tokenizer and card to `folder`; the card's digest and size are taken from what was written."""
+    model, tokenizer = lab_model.model, lab_model.tokenizer
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    card = asdict(lab_model.card) | {"parameters": model.num_parameters(), "sha256": _sha256(folder / _WEIGHT_FILE)}
+    (folder / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+    (folder / "README.md").write_text(_page(read_card(folder)), encoding="utf-8")
+
+
+def _page(card: Card) -> str:
+    rows = []
+    for name, tally in card.accuracy.items():
+        low, high = tally.interval
+        rows.append(f"| {name} | {tally.correct} / {tally.total} | {tally.accuracy:.1%} | {low:.1%} – {high:.1%} |")
+    shares = ":".join(f"{share:g}" for share in card.recipe["shares"])
+    return "\n".join(
+        [
+            "---",
+            "license: apache-2.0",
+            "library_name: transformers",
+            "---",
+            "",
+            f"# {card.name} (ForkLeft lab, version {card.lab_version})",
+            "",
+            f"A stock `Qwen3ForCausalLM` of {card.parameters:,} parameters, trained from nothing on the lab's chains "
+            f"of 2 to 6 steps (operators + : - : * in shares {shares}; {card.recipe['choice_share']:.0%} of the "
+            f"questions two-step multiple-choice): {card.recipe['steps']:,} steps of {card.recipe['batch']} questions, "
+            f"seed {card.recipe['seed']}, {card.recipe['threads']} thread(s).",
+            "",
+            "Command:",
+            "",
+            f"    {card.command}",
+            "",
+            "Accuracy on held-out questions when the training ended (95% Wilson interval):",
+            "",
+            "| set | correct | accuracy | interval |",
+            "| --- | ---: | ---: | ---: |",
+            *rows,
+            "",
+            f"sha256 of `{_WEIGHT_FILE}`: `{card.sha256}`",
+            "",
+        ]
+    )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

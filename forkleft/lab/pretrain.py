@@ -1,0 +1,171 @@
+"""Train the lab's models from nothing. The shipped weights are what these commands produced.
+
+    python -m forkleft.lab.pretrain teacher --strength strong --output runs/teacher-strong
+
+Next-token prediction on the solution, given the question. A run is a function of its arguments: same machine, same
+thread count, same weights. Each run ends by measuring the held-out sets and writing the model's card.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from forkleft.errors import ForkLeftError
+from forkleft.lab.accuracy import measure
+from forkleft.lab.models import LAB_VERSION, Card, LabModel, save_model
+from forkleft.lab.questions import EQUAL_SHARES, HELD_OUT_SETS, Question, check_shares, held_out, training_stream
+from forkleft.lab.tokenizer import END_OF_TEXT, END_OF_TURN, build_tokenizer
+
+_IGNORED = -100
+_HEAD_DIM = 24
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides a model's weights, beside the code."""
+
+    layers: int
+    width: int
+    steps: int
+    batch: int = 32
+    lr: float = 3e-3
+    warmup: int = 100
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    seed: int = 0
+    threads: int = 1
+    shares: tuple[float, ...] = EQUAL_SHARES
+    choice_share: float = 0.5
+
+
+TEACHERS = {
+    "strong": Recipe(layers=4, width=96, steps=3000, batch=64),
+    "medium": Recipe(layers=3, width=72, steps=1500),
+    "weak": Recipe(layers=2, width=48, steps=2100),
+}
+
+
+def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
+    """A stock Qwen3 model of the recipe's size, initialised from its seed."""
+    torch.manual_seed(recipe.seed)
+    heads = recipe.width // _HEAD_DIM
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=recipe.width,
+        intermediate_size=recipe.width * 8 // 3,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        head_dim=_HEAD_DIM,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.convert_tokens_to_ids(END_OF_TURN),
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(
+        eos_token_id=tokenizer.convert_tokens_to_ids([END_OF_TURN, END_OF_TEXT]), pad_token_id=tokenizer.pad_token_id
+    )
+    return model
+
+
+def encode(question: Question, tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
+    """Prompt ids and response ids (with the stop token) of a question and its reference solution."""
+    turn = [{"role": "user", "content": question.prompt}]
+    prompt = tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=True)["input_ids"]
+    return prompt, tokenizer.encode(question.solution + END_OF_TURN, add_special_tokens=False)
+
+
+def teacher_batch(
+    stream: Iterator[Question], size: int, tokenizer: PreTrainedTokenizerFast
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`ids_BT` padded on the right, and `labels_BT` that are ignored on the prompt and the padding."""
+    rows = [encode(next(stream), tokenizer) for _ in range(size)]
+    length = max(len(prompt) + len(response) for prompt, response in rows)
+    ids_BT = torch.full((size, length), tokenizer.pad_token_id)
+    labels_BT = torch.full((size, length), _IGNORED)
+    for row, (prompt, response) in enumerate(rows):
+        end = len(prompt) + len(response)
+        ids_BT[row, :end] = torch.tensor(prompt + response)
+        labels_BT[row, len(prompt) : end] = torch.tensor(response)
+    return ids_BT, labels_BT
+
+
+def learning_rate(recipe: Recipe, step: int) -> float:
+    """Linear warm-up, then a cosine down to 5% of the peak."""
+    if step < recipe.warmup:
+        return recipe.lr * (step + 1) / recipe.warmup
+    done = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
+    return recipe.lr * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def train_teacher(recipe: Recipe) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
+    """Train an autoregressive teacher; deterministic in the recipe."""
+    check_shares(recipe.shares)
+    torch.set_num_threads(recipe.threads)
+    tokenizer = build_tokenizer()
+    model = build_model(recipe, tokenizer).train()
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=recipe.weight_decay)
+    stream = training_stream(recipe.seed, shares=recipe.shares, choice_share=recipe.choice_share)
+    columns = [TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    with Progress(*columns, TextColumn("loss {task.fields[loss]:.4f}")) as progress:
+        task = progress.add_task("training", total=recipe.steps, loss=float("nan"))
+        for step in range(recipe.steps):
+            ids_BT, labels_BT = teacher_batch(stream, recipe.batch, tokenizer)
+            # Padding stands on the right, where causal attention never looks: no mask is needed.
+            loss = model(input_ids=ids_BT, labels=labels_BT).loss
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(recipe, step)
+            optimizer.step()
+            progress.update(task, advance=1, loss=loss.item())
+    return model.eval(), tokenizer
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train one lab model and save it with its card."""
+    parser = argparse.ArgumentParser(prog="python -m forkleft.lab.pretrain", description=main.__doc__)
+    roles = parser.add_subparsers(dest="role", required=True)
+    teacher = roles.add_parser("teacher", help="an autoregressive teacher")
+    teacher.add_argument("--strength", choices=TEACHERS, required=True)
+    teacher.add_argument("--output", type=Path, required=True, help="folder to write, which must not exist yet")
+    teacher.add_argument("--steps", type=int, help="train for another number of steps than the recipe says")
+    teacher.add_argument("--seed", type=int, help="another seed than the recipe's")
+    options = parser.parse_args(arguments)
+
+    recipe = TEACHERS[options.strength]
+    changed = {name: value for name in ("steps", "seed") if (value := getattr(options, name)) is not None}
+    recipe = replace(recipe, **changed)
+    if recipe.steps < 1:
+        raise ForkLeftError(f"--steps must be at least 1, found {recipe.steps}")
+    if options.output.exists():
+        raise ForkLeftError(f"{options.output} exists already; name a new folder")
+    model, tokenizer = train_teacher(recipe)
+    given = "".join(f" --{name} {value}" for name, value in changed.items())
+    name = f"teacher-{options.strength}"
+    card = Card(
+        name=name,
+        lab_version=LAB_VERSION,
+        command=f"python -m forkleft.lab.pretrain teacher --strength {options.strength}{given} --output {name}",
+        recipe=asdict(recipe),
+        accuracy={set_name: measure(model, tokenizer, held_out(set_name)) for set_name in HELD_OUT_SETS},
+    )
+    save_model(options.output, LabModel(model, tokenizer, card))
+    print(f"{name}: " + ", ".join(f"{key} {tally.accuracy:.1%}" for key, tally in card.accuracy.items()))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ForkLeftError as error:
+        sys.exit(f"pretrain: {error}")

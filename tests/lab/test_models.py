@@ -1,0 +1,84 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
+
+from forkleft.errors import ForkLeftError
+from forkleft.lab import models
+from forkleft.lab.models import MODELS, TEACHERS, load_folder, load_model, model_path, read_card
+
+
+@pytest.fixture
+def copied(tmp_path) -> Path:
+    folder = tmp_path / "teacher-weak"
+    shutil.copytree(model_path("teacher-weak"), folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_shipped_models_load_and_match_their_cards(name):
+    loaded = load_model(name)
+    assert type(loaded.model) is Qwen3ForCausalLM
+    assert loaded.card.name == name
+    assert loaded.card.lab_version == models.LAB_VERSION
+    assert loaded.model.num_parameters() == loaded.card.parameters < 1_000_000
+    assert f"--output {name}" in loaded.card.command
+    assert not loaded.model.training
+
+
+def test_a_shipped_folder_is_an_ordinary_transformers_folder():
+    folder = model_path("teacher-weak")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert model.config.vocab_size == len(tokenizer)
+    assert len(model.generation_config.eos_token_id) == 2
+
+
+def test_the_cards_show_three_strengths():
+    strong, medium, weak = (read_card(model_path(name)).accuracy["chain-4"] for name in TEACHERS)
+    assert strong.accuracy >= 0.97
+    assert weak.interval[1] < medium.interval[0]
+
+
+def test_all_weights_together_stay_small():
+    size = sum(file.stat().st_size for name in MODELS for file in model_path(name).iterdir())
+    assert size < 10_000_000
+
+
+def test_unknown_model_names_what_exists():
+    with pytest.raises(ForkLeftError, match="no lab model 'teacher'; there are teacher-strong, teacher-medium"):
+        load_model("teacher")
+
+
+def test_missing_weights(copied):
+    (copied / "model.safetensors").unlink()
+    with pytest.raises(ForkLeftError, match=r"model\.safetensors is missing; reinstall"):
+        load_folder(copied)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip"])
+def test_damaged_weights(copied, damage):
+    weights = copied / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    if damage == "cut":
+        data = data[:-100]
+    else:
+        data[-7] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(ForkLeftError, match=r"model\.safetensors is damaged: its card gives sha256"):
+        load_folder(copied)
+
+
+def test_missing_and_damaged_card(copied):
+    card = copied / "card.json"
+    fields = json.loads(card.read_text())
+    del fields["command"]
+    for text in ("{", "[]", "{}", json.dumps(fields)):
+        card.write_text(text)
+        with pytest.raises(ForkLeftError, match=r"card\.json is damaged"):
+            load_folder(copied)
+    card.unlink()
+    with pytest.raises(ForkLeftError, match=r"card\.json is missing"):
+        load_folder(copied)

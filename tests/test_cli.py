@@ -1,0 +1,119 @@
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from forkleft import __version__
+from forkleft.cli import main
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    try:
+        code = main(arguments)
+    except SystemExit as stop:
+        code = stop.code
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_version(capsys):
+    assert run(capsys, "--version") == (0, f"forkleft {__version__}\n", "")
+
+
+def test_help_names_the_commands_and_loads_nothing_heavy():
+    code = (
+        "import sys; from forkleft.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'torch', 'transformers', 'rich', 'numpy'} & set(sys.modules)))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip().endswith("[]")
+    assert all(command in printed for command in ("demo", "lab", "--version", "--debug"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["lba"], "unknown 'lba', choose from demo, lab; did you mean lab?"),
+        (["lab", "sample", "--steps", "four"], "argument --steps: invalid int value: 'four'"),
+        (["lab", "sample", "--steps", "9"], "chains have 2 to 6 steps, found 9"),
+        (["lab", "sample", "--count", "0"], "count must be at least 1, found 0"),
+        (["lab", "sample", "--shares", "1,x,1"], "expected three numbers such as 1,1,0.1, found '1,x,1'"),
+        (["lab", "sample", "--shares", "1,1"], "operator shares are 3 weights"),
+        (["lab", "sample", "--colour"], "unrecognized arguments: --colour"),
+        (["lab", "accuracy", "--model", "teacher-best"], "no lab model 'teacher-best'; there are teacher-strong"),
+        (["lab", "accuracy", "--set", "chain-7"], "no held-out set 'chain-7'; there are chain-2"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(capsys, arguments, expected):
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert expected in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_debug_shows_the_traceback(capsys):
+    for arguments in (["--debug", "lab", "sample", "--steps", "9"], ["lab", "sample", "--steps", "9", "--debug"]):
+        with pytest.raises(ValueError, match="2 to 6 steps"):
+            main(arguments)
+
+
+def test_lab_sample_is_repeatable(capsys):
+    arguments = ("lab", "sample", "--steps", "4", "--count", "3", "--seed", "1")
+    code, out, _ = run(capsys, *arguments)
+    assert code == 0
+    assert out.count("question") == out.count("solution") == out.count("answer") == 3
+    assert run(capsys, *arguments)[1] == out
+    assert run(capsys, *arguments[:-1], "2")[1] != out
+
+
+def test_lab_sample_json(capsys):
+    code, out, _ = run(capsys, "lab", "sample", "--form", "choice", "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert {"id", "question", "solution", "answer", "steps", "choices"} == set(rows[0])
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    command = f"{sys.executable} -m forkleft.cli lab sample --count 3000 | head -n 1"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_lab_accuracy_json(capsys):
+    code, out, _ = run(capsys, "lab", "accuracy", "--model", "teacher-weak", "--set", "chain-2", "--json")
+    row = json.loads(out)
+    assert code == 0
+    assert row["model"] == "teacher-weak"
+    assert row["accuracy"] == row["correct"] / row["total"]
+    assert row["interval"][0] <= row["accuracy"] <= row["interval"][1]
+
+
+@pytest.mark.slow
+def test_a_wheel_works_elsewhere(tmp_path):
+    """Built as a user would build it, installed in a fresh environment, run outside the repository."""
+
+    def call(*command: str) -> str:
+        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+
+    call(sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--wheel-dir", str(tmp_path))
+    wheel = next(tmp_path.glob("forkleft-*.whl"))
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(name.endswith("teacher-strong/model.safetensors") for name in names)
+    assert not any(name.startswith("tests") for name in names)
+    call(sys.executable, "-m", "venv", str(tmp_path / "venv"))
+    python = str(tmp_path / "venv" / "bin" / "python")
+    call(python, "-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "requirements.lock"), str(wheel))
+    forkleft = str(tmp_path / "venv" / "bin" / "forkleft")
+    assert "question" in call(forkleft, "lab", "sample", "--steps", "4", "--count", "3", "--seed", "1")
+    rows = call(forkleft, "lab", "accuracy", "--json").splitlines()
+    assert {json.loads(row)["model"] for row in rows} >= {"teacher-strong", "teacher-medium", "teacher-weak"}
