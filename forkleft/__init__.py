@@ -4,4 +4,28 @@ The package is read left to right, in the order in which data flows through it (
 Importing it costs nothing: PyTorch and Transformers are loaded by the modules that need them.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# The function takes the name of the package that defines it; imported here so that it stays the function.
+from forkleft.verify import verify
+
+if TYPE_CHECKING:
+    from forkleft.rollout import Trajectory, generate
+    from forkleft.students import Family, Student
+
 __version__ = "0.1.0.dev0"
+__all__ = ["Family", "Student", "Trajectory", "generate", "verify"]
+
+_HOME = {
+    "Family": "forkleft.students",
+    "Student": "forkleft.students",
+    "Trajectory": "forkleft.rollout",
+    "generate": "forkleft.rollout",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'forkleft' has no attribute {name!r}")

@@ -1,0 +1,127 @@
+"""Rollouts against two plain samplers, and against the forwards that cannot be avoided.
+
+Qwen3, 4 layers, width 128, 8,192 words; 8 rows, prompt 64, 128 new tokens, blocks of 8, 8 passes, highest entropy
+first. The plain samplers work on the whole batch and are written here as their public counterparts do it.
+"""
+
+from collections.abc import Callable
+
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from benchmarks.harness import Result, ratio
+from benchmarks.models import plain, random_ids, student
+from forkleft.rollout import generate
+from forkleft.students import Student
+
+VOCABULARY, ROWS, PROMPT, BUDGET, BLOCK = 8192, 8, 64, 128, 8
+
+
+def commit_highest_entropy(block_ids: torch.Tensor, logits: torch.Tensor, mask_id: int) -> None:
+    """One token a pass, in place; `block_ids` (rows, block), `logits` (rows, block, V)."""
+    logits[..., mask_id] = float("-inf")
+    p = logits.softmax(-1)
+    entropy = torch.special.entr(p).sum(-1).masked_fill(block_ids != mask_id, float("-inf"))
+    place = entropy.argmax(-1, keepdim=True)
+    block_ids.scatter_(1, place, p.argmax(-1).gather(1, place))
+
+
+@torch.no_grad()
+def whole_canvas(
+    model: PreTrainedModel, prompts: list[list[int]], mask_id: int, *, full_logits: bool = True
+) -> list[list[int]]:
+    """Encodes prompt and response budget anew in every pass, as `model(ids).logits` does.
+
+    Without `full_logits` the output head is applied to the current block only, which no public sampler does.
+    """
+    length = PROMPT + BUDGET
+    ids = torch.full((ROWS, length), mask_id)
+    ids[:, :PROMPT] = torch.tensor(prompts)
+    blocks = ((torch.arange(length) - PROMPT) // BLOCK).clamp(min=-1)
+    seen = (blocks[None, :] <= blocks[:, None])[None, None].expand(ROWS, 1, -1, -1)
+    for start in range(PROMPT, length, BLOCK):
+        for _ in range(BLOCK):
+            keep = 0 if full_logits else torch.arange(start, start + BLOCK)
+            logits = model(input_ids=ids, attention_mask=seen, use_cache=False, logits_to_keep=keep).logits
+            logits = logits[:, start : start + BLOCK] if full_logits else logits
+            commit_highest_entropy(ids[:, start : start + BLOCK], logits, mask_id)
+    return ids[:, PROMPT:].tolist()
+
+
+@torch.no_grad()
+def prefix_once_a_block(model: PreTrainedModel, prompts: list[list[int]], mask_id: int) -> list[list[int]]:
+    """Encodes the prefix anew for every block, then the block against its keys; full logits everywhere."""
+    ids = torch.tensor(prompts)
+    for _ in range(BUDGET // BLOCK):
+        length = ids.shape[1]
+        blocks = ((torch.arange(length) - PROMPT) // BLOCK).clamp(min=-1)
+        seen = (blocks[None, :] <= blocks[:, None])[None, None].expand(ROWS, 1, -1, -1)
+        cache = DynamicCache(config=model.config)
+        model(input_ids=ids, attention_mask=seen, past_key_values=cache, use_cache=True)
+        block_ids = torch.full((ROWS, BLOCK), mask_id)
+        everything = torch.ones(ROWS, 1, BLOCK, length + BLOCK, dtype=torch.bool)
+        positions = torch.arange(length, length + BLOCK)[None]
+        for _ in range(BLOCK):
+            logits = model(
+                input_ids=block_ids,
+                attention_mask=everything,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+            ).logits
+            cache.crop(-BLOCK)
+            commit_highest_entropy(block_ids, logits, mask_id)
+        ids = torch.cat([ids, block_ids], dim=1)
+    return ids[:, PROMPT:].tolist()
+
+
+def bare_forwards(one: Student, rollout: Callable[[], object]) -> tuple[Callable[[], None], int]:
+    """A replay of exactly the forwards and head projections of a rollout, with nothing in between."""
+    calls: list[tuple] = []
+    rows: list[torch.Tensor] = []
+    hidden, logits = one.hidden, one.logits
+    one.hidden = lambda *arguments: calls.append(arguments) or hidden(*arguments)
+    one.logits = lambda h: rows.append(h) or logits(h)
+    rollout()
+    del one.hidden, one.logits
+    head = one.model.get_output_embeddings()
+
+    @torch.no_grad()
+    def replay() -> None:
+        for arguments, row in zip(calls, rows, strict=True):
+            one.hidden(*arguments)
+            head(row)
+
+    return replay, len(calls)
+
+
+def run() -> list[Result]:
+    """The rollout rows of the table."""
+    one = student(VOCABULARY, BLOCK)
+    model, mask_id = plain(one), one.vocabulary.mask_id
+    prompts = random_ids(ROWS, PROMPT, VOCABULARY)
+
+    def ours() -> list[list[int]]:
+        return [t.tokens for t in generate(one, prompts, order="high_entropy", passes=BLOCK, max_new_tokens=BUDGET)]
+
+    tokens = ours()
+    assert all(len(row) == BUDGET for row in tokens), "a stop id was written: the sides would do different work"
+    assert whole_canvas(model, prompts, mask_id) == tokens
+    assert prefix_once_a_block(model, prompts, mask_id) == tokens
+    assert whole_canvas(model, prompts, mask_id, full_logits=False) == tokens
+    bare, forwards = bare_forwards(one, ours)
+    assert forwards == BUDGET // BLOCK * BLOCK, f"{forwards} forwards, not blocks x passes"
+    return [
+        ratio("rollout: whole canvas every pass / ours", lambda: whole_canvas(model, prompts, mask_id), ours, ">= 7"),
+        ratio(
+            "rollout: whole canvas, head on the block only / ours",
+            lambda: whole_canvas(model, prompts, mask_id, full_logits=False),
+            ours,
+            goal=None,
+        ),
+        ratio(
+            "rollout: prefix once a block / ours", lambda: prefix_once_a_block(model, prompts, mask_id), ours, ">= 1.8"
+        ),
+        ratio("rollout: ours / bare forwards", ours, bare, "<= 1.3"),
+        Result("rollout: forwards / (blocks x passes)", forwards / BUDGET, "<= 1", (1.0, 1.0)),
+    ]

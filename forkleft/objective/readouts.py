@@ -1,0 +1,187 @@
+"""Readouts: what the student predicts at chosen positions of a continuation y, under a chosen view.
+
+- prefix (paper eq. `left`): s_i = p_θ(· | P, y_<i), target and suffix hidden, native attention. Two geometries:
+  `truncated` (the default: the prefix and one mask query) and `canvas` (masks to the end of the block, as the student
+  sees them while it decodes; for full attention to the end of the response budget).
+- target-masked (the B view): only position i of the completed continuation is hidden.
+- all-mask (paper eq. `coupling`): the whole continuation is hidden.
+
+A same-position head is read at the masked target; a shifted head one position before it, without a mask query.
+
+For block attention many positions of many questions are read in one forward, exactly (`students/attention.py`). With
+full attention every token depends on every other, so each position is a sequence of its own.
+
+The functions return hidden states, to be turned into distributions by the output head at these rows only. Positions
+are 0-based in the continuation (the paper counts from 1).
+
+Shapes: S positions read in all, question by question; the hidden states are `(S, width)`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from forkleft.errors import ForkLeftError
+from forkleft.students.attention import PackedLayout, Replica, Stream
+from forkleft.students.student import Student
+
+Geometry = Literal["truncated", "canvas"]
+View = Literal["prefix", "target_masked"]
+ReadAttention = Literal["native", "full"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What to read of one question: its prompt, a continuation, and positions in that continuation."""
+
+    id: str
+    prompt: Sequence[int]
+    response: Sequence[int]
+    positions: Sequence[int]
+
+
+def prefix_hidden(
+    student: Student,
+    readings: Sequence[Reading],
+    *,
+    budget: int,
+    geometry: Geometry = "truncated",
+    attention: ReadAttention = "native",
+) -> torch.Tensor:
+    """Hidden states of s_i = p_θ(· | P, y_<i) (paper eq. `left`); gradients flow.
+
+    budget: the response budget, which bounds the canvas. attention: `native`, or `full` to read a block-causal student
+    with full attention. Raises ForkLeftError, naming the question, for positions or ids that cannot be read.
+    """
+    if geometry not in Geometry.__args__:
+        raise ForkLeftError(f"geometry must be one of {', '.join(Geometry.__args__)}, found {geometry!r}")
+    if attention not in ReadAttention.__args__:
+        raise ForkLeftError(f"attention must be one of {', '.join(ReadAttention.__args__)}, found {attention!r}")
+    return _read(student, readings, "prefix", geometry, budget, full=attention == "full")
+
+
+def target_masked_hidden(student: Student, readings: Sequence[Reading], *, budget: int) -> torch.Tensor:
+    """Hidden states of the B view: the completed continuation with only position i masked, native attention."""
+    return _read(student, readings, "target_masked", "truncated", budget, full=False)
+
+
+@torch.no_grad()
+def all_mask_hidden(student: Student, readings: Sequence[Reading], *, budget: int) -> torch.Tensor:
+    """Hidden states of p^mask_θ,i: the prompt and masks for the whole response budget; no gradient.
+
+    Under block-causal attention the canvas ends with the last block that is read, which changes nothing before it.
+    """
+    family, mask = student.family, student.vocabulary.mask_id
+    streams, wanted = [], []
+    for reading in readings:
+        _check(student, reading, budget)
+        if not reading.positions:
+            continue
+        start, end = len(reading.prompt), len(reading.prompt) + budget
+        if family.attention == "block":
+            end = min(end, family.segment(start + max(reading.positions), start)[1])
+        blocks = [family.block_of(position, start) for position in range(end)]
+        streams.append(Stream([*reading.prompt, *[mask] * (end - start)], blocks))
+        wanted.append([start + i - family.shift for i in reading.positions])
+    if not streams:
+        return _nothing(student)
+    layout = PackedLayout(streams, student.device)
+    rows = [first + row for first, rows in zip(layout.clean_index, wanted, strict=True) for row in rows]
+    return _hidden_rows(student, layout, rows)
+
+
+def _read(
+    student: Student, readings: Sequence[Reading], view: View, geometry: Geometry, budget: int, *, full: bool
+) -> torch.Tensor:
+    for reading in readings:
+        _check(student, reading, budget)
+    readings = [reading for reading in readings if reading.positions]
+    if not readings:
+        return _nothing(student)
+    if full or student.family.attention == "full":
+        return _read_sequences(student, readings, view, geometry, budget)
+    streams = [_packed_stream(student, reading, view, geometry, budget) for reading in readings]
+    layout = PackedLayout([stream for stream, _ in streams], student.device)
+    rows = []
+    for q, (_, wanted) in enumerate(streams):
+        for replica, row in wanted:
+            rows.append(row + (layout.clean_index[q] if replica is None else layout.replica_index[q][replica]))
+    return _hidden_rows(student, layout, rows)
+
+
+def _packed_stream(
+    student: Student, reading: Reading, view: View, geometry: Geometry, budget: int
+) -> tuple[Stream, list[tuple[int | None, int]]]:
+    """The clean stream and replicas of one question, and where to read: (replica or None for clean, offset)."""
+    family, mask = student.family, student.vocabulary.mask_id
+    clean = [*reading.prompt, *reading.response]
+    prompt = len(reading.prompt)
+    replicas: list[Replica] = []
+    wanted: list[tuple[int | None, int]] = []
+    needed = prompt
+    for i in reading.positions:
+        target = prompt + i
+        start, end = family.segment(target, prompt)
+        offset = target - start
+        needed = max(needed, start)
+        if family.shift and offset == 0:
+            wanted.append((None, target - 1))
+            continue
+        if view == "target_masked":
+            ids = clean[start:end]
+            ids[offset] = mask
+        elif geometry == "canvas":
+            ids = clean[start:target] + [mask] * (min(end, prompt + budget) - target)
+        else:
+            ids = clean[start:target] + [mask] * (1 - family.shift)
+        wanted.append((len(replicas), offset - family.shift))
+        replicas.append(Replica(ids, start, family.block_of(target, prompt)))
+    # Replicas see the blocks before their own, so the clean stream ends where the last of their blocks begins.
+    clean = clean[:needed]
+    return Stream(clean, [family.block_of(position, prompt) for position in range(needed)], replicas), wanted
+
+
+def _read_sequences(
+    student: Student, readings: Sequence[Reading], view: View, geometry: Geometry, budget: int
+) -> torch.Tensor:
+    """One fully attending sequence for each position."""
+    mask, shift = student.vocabulary.mask_id, student.family.shift
+    sequences, wanted = [], []
+    for reading in readings:
+        prompt = len(reading.prompt)
+        for i in reading.positions:
+            before = [*reading.prompt, *reading.response[:i]]
+            if view == "target_masked":
+                ids = [*before, mask, *reading.response[i + 1 :]]
+            elif geometry == "canvas":
+                ids = before + [mask] * (prompt + budget - len(before))
+            else:
+                ids = before + [mask] * (1 - shift)
+            sequences.append(Stream(ids, [0] * len(ids)))
+            wanted.append(prompt + i - shift)
+    layout = PackedLayout(sequences, student.device)
+    return _hidden_rows(student, layout, [a + b for a, b in zip(layout.clean_index, wanted, strict=True)])
+
+
+def _hidden_rows(student: Student, layout: PackedLayout, rows: list[int]) -> torch.Tensor:
+    hidden_ND = student.hidden(layout.ids_N, layout.positions_N, layout)
+    return hidden_ND[torch.tensor(rows, device=hidden_ND.device)]
+
+
+def _nothing(student: Student) -> torch.Tensor:
+    head = student.model.get_output_embeddings().weight
+    return head.new_empty(0, head.shape[1])
+
+
+def _check(student: Student, reading: Reading, budget: int) -> None:
+    what = f"question {reading.id}"
+    student.check_prompt(reading.prompt, budget, what)
+    student.vocabulary.check(reading.response, f"{what}: the response", student.tokenizer)
+    if len(reading.response) > budget:
+        raise ForkLeftError(f"{what}: a response of {len(reading.response)} tokens exceeds the budget of {budget}")
+    if bad := [i for i in reading.positions if not 0 <= i < len(reading.response)]:
+        raise ForkLeftError(
+            f"{what}: positions {bad[:5]} are outside the response, which has {len(reading.response)} tokens"
+        )

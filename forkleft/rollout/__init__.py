@@ -1,0 +1,6 @@
+"""How a student writes: orders of commitment, the sampler, and what a rollout leaves behind."""
+
+from forkleft.rollout.sampler import generate
+from forkleft.rollout.trajectory import Trajectory
+
+__all__ = ["Trajectory", "generate"]

@@ -1,0 +1,206 @@
+"""One native forward of the rows that are being written, and the hidden states at their unresolved positions.
+
+`CachedForward` serves block-causal students. A token's keys and values are final once its block is complete, so they
+are kept in a buffer with one column for each sequence position. A forward computes, for each row, the positions from
+the first that is not final yet to the end of the current block: in the first pass of a block that is the block before
+it (or the prompt) and the block itself, later the block alone. Thus the commit of a block costs no forward of its own.
+
+`CanvasForward` serves fully attending students, whose tokens all change with every commit: prompt and whole response
+budget, every time.
+
+Shapes: R rows being written, L columns (sequence positions), N tokens in the forward, U unresolved positions;
+H query heads, K key heads, D head width, W hidden width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from forkleft.students.attention import PackedLayout, Stream
+from forkleft.students.student import Student
+
+_NO_TOKEN = torch.iinfo(torch.int32).max
+
+
+@dataclass
+class Row:
+    """A response being written. Positions count from the start of the prompt."""
+
+    number: int
+    prompt: Sequence[int]
+    end: int  # of prompt and response budget
+    segment_start: int = 0
+    segment_end: int = 0
+    this_pass: int = 1
+    forwards: int = 0
+    generators: dict[str, torch.Generator] = field(default_factory=dict)
+
+
+class Forward(Protocol):
+    """The part of a rollout that differs between kinds of attention. Rows stand in places 0 … R−1."""
+
+    def enter(self, place: int, row: Row) -> None:
+        """A row starts at `place`."""
+
+    def leave(self, place: int, last: int) -> None:
+        """The row at `place` has finished and the one at `last` moves there."""
+
+    def hidden(
+        self, rows: Sequence[Row], ids_RL: torch.Tensor, place_U: torch.Tensor, position_U: torch.Tensor
+    ) -> torch.Tensor:
+        """`hidden_UW`, from which each unresolved (place, position) is predicted."""
+
+
+class CachedForward:
+    """Forwards of a block-causal student over what is not final yet."""
+
+    def __init__(self, student: Student, places: int, columns: int) -> None:
+        config, device = student.model.config, student.device
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        shape = (places, config.num_key_value_heads, columns, width)
+        dtype = student.model.get_input_embeddings().weight.dtype
+        self._student = student
+        self._keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
+        self._values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
+        # Columns without a token belong to no block that a query could reach.
+        self._block_RL = torch.full((places, columns), _NO_TOKEN, dtype=torch.int32, device=device)
+        # How many columns of each row are final; and, for a shifted head, the hidden state before the segment.
+        self._final = [0] * places
+        self._before_RW = torch.zeros(places, config.hidden_size, dtype=dtype, device=device)
+        self._step: _Step | None = None
+
+    def enter(self, place: int, row: Row) -> None:
+        """See `Forward`."""
+        blocks = [self._student.family.block_of(position, len(row.prompt)) for position in range(row.end)]
+        self._block_RL[place] = _NO_TOKEN
+        self._block_RL[place, : row.end] = torch.tensor(blocks, dtype=torch.int32)
+        self._final[place] = 0
+
+    def leave(self, place: int, last: int) -> None:
+        """See `Forward`."""
+        if place != last:
+            for table in (*self._keys, *self._values, self._block_RL, self._before_RW):
+                table[place] = table[last]
+            self._final[place] = self._final[last]
+
+    def hidden(
+        self, rows: Sequence[Row], ids_RL: torch.Tensor, place_U: torch.Tensor, position_U: torch.Tensor
+    ) -> torch.Tensor:
+        """See `Forward`."""
+        spans = tuple((self._final[place], row.segment_start, row.segment_end) for place, row in enumerate(rows))
+        if self._step is None or self._step.spans != spans:
+            self._step = _Step(self, spans, ids_RL.device)
+        step = self._step
+        hidden_NW = self._student.hidden(ids_RL[step.place_N, step.position_N], step.position_N, step)
+        for place, row in enumerate(rows):
+            self._final[place] = row.segment_start
+        if not self._student.family.shift:
+            return hidden_NW[step.first_R[place_U] + position_U]
+        for place, (final, start, _) in enumerate(spans):
+            if final < start:
+                self._before_RW[place] = hidden_NW[step.token(place, start - 1)]
+        source_U = step.first_R[place_U] + position_U - 1
+        outside_U = position_U == step.start_R[place_U]
+        return torch.cat([hidden_NW, self._before_RW])[torch.where(outside_U, len(hidden_NW) + place_U, source_U)]
+
+
+class _Step:
+    """The layout of one forward: for each row, the span of positions from its first not final to its segment's end.
+
+    spans: for each row, (first position computed, segment start, segment end).
+    """
+
+    def __init__(self, cache: CachedForward, spans: tuple[tuple[int, int, int], ...], device: torch.device) -> None:
+        self.spans = spans
+        lengths = [end - first for first, _, end in spans]
+        places = torch.arange(len(spans))
+        place_N = torch.repeat_interleave(places, torch.tensor(lengths))
+        position_N = torch.cat([torch.arange(first, end) for first, _, end in spans])
+        offsets = [0]
+        for length in lengths:
+            offsets.append(offsets[-1] + length)
+        # Adding a position to `first` gives the token's index in N.
+        first = [offset - span[0] for offset, span in zip(offsets, spans, strict=False)]
+        self._first = first
+        self.place_N, self.position_N = place_N.to(device), position_N.to(device)
+        self.first_R = torch.tensor(first, device=device)
+        self.start_R = torch.tensor([start for _, start, _ in spans], device=device)
+        self._cache = cache
+        self._columns = max(end for _, _, end in spans)
+        self._even = len(set(lengths)) == 1
+        self._longest = max(lengths)
+        if not self._even:
+            row_RT = torch.tensor(offsets[:-1])[:, None] + torch.arange(self._longest)[None]
+            self._real_RT = (torch.arange(self._longest)[None] < torch.tensor(lengths)[:, None]).to(device)
+            self._row_RT = torch.where(self._real_RT.cpu(), row_RT, row_RT[:, :1]).to(device)
+        # In step, with nothing but the current block to compute, every query sees every column up to its end.
+        self._masked = len({end for _, _, end in spans}) > 1 or any(first != start for first, start, _ in spans)
+        self._mask: torch.Tensor | None = None  # made in the first layer, where the dtype is known
+
+    def token(self, place: int, position: int) -> int:
+        """The index in N of a row's position."""
+        return self._first[place] + position
+
+    def attend(
+        self, layer: int, query_1HND: torch.Tensor, key_1KND: torch.Tensor, value_1KND: torch.Tensor, scaling: float
+    ) -> torch.Tensor:
+        """See `Layout`: writes the new keys and values to their columns, then attends over the columns."""
+        keys, values = self._cache._keys[layer], self._cache._values[layer]
+        keys[self.place_N, :, self.position_N] = key_1KND[0].transpose(0, 1).to(keys.dtype)
+        values[self.place_N, :, self.position_N] = value_1KND[0].transpose(0, 1).to(values.dtype)
+        rows = len(self.spans)
+        keys, values = keys[:rows, :, : self._columns], values[:rows, :, : self._columns]
+        heads, width = query_1HND.shape[1], query_1HND.shape[3]
+        if self._even:
+            query_RHTD = query_1HND[0].view(heads, rows, -1, width).transpose(0, 1)
+        else:
+            query_RHTD = query_1HND[0][:, self._row_RT].transpose(0, 1)
+        # The queries of a group of heads share their keys, so they count as more queries of one head.
+        groups = heads // keys.shape[1]
+        query = query_RHTD.reshape(rows, keys.shape[1], groups * self._longest, width)
+        if self._masked and self._mask is None:
+            self._mask = self._seen(query.dtype).repeat(1, 1, groups, 1)
+        out = scaled_dot_product_attention(query, keys, values, attn_mask=self._mask, scale=scaling)
+        out_RTHD = out.view(rows, heads, self._longest, width).transpose(1, 2)
+        return out_RTHD.reshape(1, -1, heads, width) if self._even else out_RTHD[self._real_RT][None]
+
+    def _seen(self, dtype: torch.dtype) -> torch.Tensor:
+        """`(R, 1, T, columns)`: 0 for columns of the query's own and earlier blocks, −inf elsewhere."""
+        rows = len(self.spans)
+        block_RL = self._cache._block_RL[:rows, : self._columns]
+        block_N = self._cache._block_RL[self.place_N, self.position_N]
+        block_RT = block_N.view(rows, -1) if self._even else block_N[self._row_RT]
+        seen = block_RL[:, None, :] <= block_RT[:, :, None]
+        return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, float("-inf"))[:, None]
+
+
+class CanvasForward:
+    """Forwards of a fully attending student over prompt and whole response budget."""
+
+    def __init__(self, student: Student) -> None:
+        self._student = student
+        self._ends: tuple[int, ...] = ()
+
+    def enter(self, place: int, row: Row) -> None:
+        """See `Forward`: nothing is kept."""
+
+    def leave(self, place: int, last: int) -> None:
+        """See `Forward`: nothing is kept."""
+
+    def hidden(
+        self, rows: Sequence[Row], ids_RL: torch.Tensor, place_U: torch.Tensor, position_U: torch.Tensor
+    ) -> torch.Tensor:
+        """See `Forward`."""
+        ends = tuple(row.end for row in rows)
+        if ends != self._ends:
+            self._ends = ends
+            device = self._student.device
+            self._layout = PackedLayout([Stream([0] * end, [0] * end) for end in ends], device)
+            self._place_N = torch.repeat_interleave(torch.arange(len(ends)), torch.tensor(ends)).to(device)
+            self._first_R = torch.tensor(self._layout.clean_index, device=device)
+        positions_N = self._layout.positions_N
+        hidden_NW = self._student.hidden(ids_RL[self._place_N, positions_N], positions_N, self._layout)
+        return hidden_NW[self._first_R[place_U] + position_U - self._student.family.shift]

@@ -1,0 +1,86 @@
+"""In what order positions are committed, and how many at a time.
+
+Training commits the highest entropy first (paper eq. `commit`), inference the highest confidence first (paper eq.
+`inference`). Both are a priority computed from the same forward; the highest priority is committed first, ties go to
+the lowest position.
+
+Shapes: R rows, B positions of the current block (window), V vocabulary, U unresolved positions of all rows.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+Order = Literal["high_entropy", "low_entropy", "confidence", "left_to_right", "random"]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What one forward says of the unresolved positions of all rows.
+
+    entropy_U: H(p) in nats; confidence_U: max_u p(u); offset_U: the place in the block;
+    noise_U: a number in [0, 1) fixed by seed and question.
+    """
+
+    entropy_U: torch.Tensor
+    confidence_U: torch.Tensor
+    offset_U: torch.Tensor
+    noise_U: torch.Tensor
+
+
+# Low entropy and high confidence are different orders: maximum probability is not minimum entropy.
+ORDERS: dict[str, Callable[[Predictions], torch.Tensor]] = {
+    "high_entropy": lambda p: p.entropy_U,
+    "low_entropy": lambda p: -p.entropy_U,
+    "confidence": lambda p: p.confidence_U,
+    "left_to_right": lambda p: -p.offset_U.to(p.entropy_U.dtype),
+    "random": lambda p: p.noise_U,
+}
+
+
+def commits_this_pass(unresolved: int, passes: int, this_pass: int) -> int:
+    """k_r = ⌈|M_r| / (R − r + 1)⌉ (paper eq. `commit`), with r counted from 1."""
+    return math.ceil(unresolved / (passes - this_pass + 1))
+
+
+def choose(priority_RB: torch.Tensor, unresolved_RB: torch.Tensor, count_R: torch.Tensor) -> torch.Tensor:
+    """`chosen_RB`: in each row the `count` unresolved positions of highest priority, the lowest position at a tie."""
+    ranked_RB = priority_RB.masked_fill(~unresolved_RB, float("-inf")).argsort(dim=1, descending=True, stable=True)
+    rank_RB = torch.empty_like(ranked_RB).scatter_(
+        1, ranked_RB, torch.arange(ranked_RB.shape[1], device=ranked_RB.device).expand_as(ranked_RB)
+    )
+    return unresolved_RB & (rank_RB < count_R[:, None])
+
+
+def summarise(logits_UV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Entropy in nats (paper eq. `denoiser`) and maximum probability; −inf marks ids outside 𝒱.
+
+    Overwrites the logits with logits relative to their maximum, which stand for the same distribution: the vocabulary
+    is long, and every pass over it counts.
+    """
+    relative_UV = logits_UV.sub_(logits_UV.amax(dim=-1, keepdim=True))
+    p_UV = relative_UV.softmax(dim=-1)
+    confidence_U = p_UV.amax(dim=-1)
+    # H = log Z − Σ p·z, where log Z = −log max p. Finite stand-ins for −inf, since 0 · −inf would be NaN.
+    relative_UV.clamp_(min=torch.finfo(logits_UV.dtype).min)
+    entropy_U = -confidence_U.log() - torch.linalg.vecdot(p_UV, relative_UV)
+    return entropy_U.clamp(min=0), confidence_U
+
+
+def sample(logits_UV: torch.Tensor, uniform_U: torch.Tensor, temperature: float, top_p: float) -> torch.Tensor:
+    """`token_U` drawn at `temperature` from the smallest set of likeliest tokens with mass `top_p`.
+
+    `uniform_U` in [0, 1) decides each draw, so that a row's draws are its own.
+    """
+    p_UV, token_UV = (logits_UV / temperature).softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
+    mass_UV = p_UV.cumsum(dim=-1)
+    kept_UV = p_UV.masked_fill(mass_UV - p_UV >= top_p, 0.0)
+    kept_UV[:, 0] = p_UV[:, 0]
+    reached_UV = kept_UV.cumsum(dim=-1)
+    mark_U1 = (uniform_U * reached_UV[:, -1])[:, None]
+    place_U1 = torch.searchsorted(reached_UV, mark_U1, right=True)
+    last_U1 = (kept_UV > 0).sum(dim=-1, keepdim=True) - 1
+    return token_UV.gather(1, place_U1.minimum(last_U1))[:, 0]

@@ -1,0 +1,278 @@
+"""Rollouts: the student writes responses, block by block, committing some positions in each pass.
+
+    generate(student, prompts, order="high_entropy", passes=32, max_new_tokens=1024)     # training
+    generate(student, prompts, order="confidence", max_new_tokens=2048)                  # native inference
+
+Before pass r of a block one native forward gives a distribution over 𝒱 at every unresolved position; the k_r positions
+of highest priority each take their argmax token from that same forward (paper eq. `commit`), and all are written before
+the next. When a block holds a stop id, the response is cut after the first one and later blocks are not written.
+
+A row's tokens do not depend on its neighbours: rows finish and others take their place, each with its own block and
+pass, and random choices are keyed by seed and question.
+
+Shapes: R rows being written, L columns (sequence positions), B positions of a block, U unresolved positions.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from forkleft.errors import ForkLeftError
+from forkleft.randomness import ids_key, keyed_generator
+from forkleft.rollout.forward import CachedForward, CanvasForward, Forward, Row
+from forkleft.rollout.orders import ORDERS, Order, Predictions, choose, commits_this_pass, sample, summarise
+from forkleft.rollout.trajectory import Trajectory
+from forkleft.students.student import Student
+
+
+@torch.no_grad()
+def generate(
+    student: Student,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    order: Order = "confidence",
+    passes: int | None = None,
+    threshold: float | None = None,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    ids: Sequence[str] | None = None,
+    batch_size: int = 32,
+) -> list[Trajectory]:
+    """Write a response to each prompt (token ids) and return the trajectories in the prompts' order.
+
+    max_new_tokens: the response budget. passes: R, the passes a block may take (default: its size, one token a pass).
+    threshold: also commit every position whose confidence is above it. temperature, top_p: 0 commits the argmax, as
+    training does; above 0 tokens are sampled. seed: for sampling and the random order. ids: the questions' names, for
+    errors and for keying random choices (default: the prompt itself). batch_size: rows written at a time.
+
+    Raises ForkLeftError for bad arguments, for a prompt that is empty, too long or contains the mask, and, naming the
+    question, when the student's logits are not finite.
+    """
+    _check(student, prompts, max_new_tokens, order, passes, threshold, temperature, top_p, ids, batch_size)
+    if not prompts:
+        return []
+    training = student.model.training
+    student.model.eval()
+    try:
+        rollout = _Rollout(
+            student,
+            prompts,
+            ids=ids,
+            budget=max_new_tokens,
+            order=order,
+            passes=passes or student.family.block_size,
+            threshold=threshold,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
+            places=min(batch_size, len(prompts)),
+        )
+        return rollout.run()
+    finally:
+        student.model.train(training)
+
+
+class _Rollout:
+    """The rows being written. Tables have one row for each place and one column for each sequence position."""
+
+    def __init__(
+        self,
+        student: Student,
+        prompts: Sequence[Sequence[int]],
+        *,
+        ids: Sequence[str] | None,
+        budget: int,
+        order: Order,
+        passes: int,
+        threshold: float | None,
+        temperature: float,
+        top_p: float,
+        seed: int,
+        places: int,
+    ) -> None:
+        self.student, self.prompts, self.ids, self.budget = student, prompts, ids, budget
+        self.order, self.passes, self.threshold = order, passes, threshold
+        self.temperature, self.top_p, self.seed, self.places = temperature, top_p, seed, places
+        columns, device = max(map(len, prompts)) + budget, student.device
+        self.rows: list[Row] = []
+        self.forward: Forward = (
+            CachedForward(student, places, columns) if student.family.attention == "block" else CanvasForward(student)
+        )
+        self.ids_RL = torch.full((places, columns), student.vocabulary.mask_id, device=device)
+        self.unresolved_RL = torch.zeros((places, columns), dtype=torch.bool, device=device)
+        self.pass_RL = torch.zeros((places, columns), dtype=torch.int32, device=device)
+        self.entropy_RL = torch.zeros((places, columns), dtype=torch.float64, device=device)
+        self.confidence_RL = torch.zeros((places, columns), dtype=torch.float64, device=device)
+        self.noise_RL = torch.zeros((places, columns), dtype=torch.float64)
+
+    def run(self) -> list[Trajectory]:
+        waiting = iter(range(len(self.prompts)))
+        done: dict[int, Trajectory] = {}
+        while len(done) < len(self.prompts):
+            while len(self.rows) < self.places and (number := next(waiting, None)) is not None:
+                self.enter(number)
+            self.step()
+            # From the last place on, so that a row that moves into a freed place has been looked at already.
+            for place in reversed(range(len(self.rows))):
+                row = self.rows[place]
+                if not self.unresolved_in_segment[place] and (trajectory := self.close_segment(place)):
+                    done[row.number] = trajectory
+                    self.leave(place)
+        return [done[number] for number in range(len(self.prompts))]
+
+    def enter(self, number: int) -> None:
+        prompt = self.prompts[number]
+        row, place = Row(number, prompt, len(prompt) + self.budget), len(self.rows)
+        key = self.ids[number] if self.ids is not None else ids_key(list(prompt))
+        if self.temperature > 0:
+            row.generators["sample"] = keyed_generator(self.seed, key, "sample")
+        if self.order == "random":
+            row.generators["order"] = keyed_generator(self.seed, key, "order")
+        self.rows.append(row)
+        self.ids_RL[place] = self.student.vocabulary.mask_id
+        self.ids_RL[place, : len(prompt)] = torch.tensor(prompt)
+        self.forward.enter(place, row)
+        self.open_segment(place, len(prompt))
+
+    def leave(self, place: int) -> None:
+        last = len(self.rows) - 1
+        self.forward.leave(place, last)
+        for table in (
+            self.ids_RL,
+            self.unresolved_RL,
+            self.pass_RL,
+            self.entropy_RL,
+            self.confidence_RL,
+            self.noise_RL,
+        ):
+            table[place] = table[last]
+        self.rows[place] = self.rows[last]
+        self.rows.pop()
+
+    def open_segment(self, place: int, position: int) -> None:
+        row = self.rows[place]
+        start, end = self.student.family.segment(position, len(row.prompt))
+        row.segment_start, row.segment_end, row.this_pass = start, min(end, row.end), 1
+        self.unresolved_RL[place] = False
+        self.unresolved_RL[place, position : row.segment_end] = True
+        if self.order == "random":
+            noise = torch.rand(row.segment_end - position, generator=row.generators["order"], dtype=torch.float64)
+            self.noise_RL[place, position : row.segment_end] = noise
+
+    def step(self) -> None:
+        """One forward and its commits, in all rows."""
+        count = len(self.rows)
+        index_U2 = self.unresolved_RL[:count].nonzero()
+        place_U, position_U = index_U2.unbind(1)
+        hidden_UW = self.forward.hidden(self.rows, self.ids_RL, place_U, position_U)
+        logits_UV = self.student.logits(hidden_UW)
+        entropy_U, confidence_U = summarise(logits_UV)
+        self.check_finite(entropy_U, place_U)
+        start_R = torch.tensor([row.segment_start for row in self.rows], device=place_U.device)
+        offset_U = position_U - start_R[place_U]
+        noise_U = self.noise_RL[place_U.cpu(), position_U.cpu()].to(entropy_U) if self.order == "random" else entropy_U
+        predictions = Predictions(entropy_U, confidence_U, offset_U, noise_U)
+
+        table = (count, self.student.family.block_size)
+        unresolved_RB = torch.zeros(table, dtype=torch.bool, device=place_U.device)
+        unresolved_RB[place_U, offset_U] = True
+        priority_RB = torch.zeros(table, dtype=entropy_U.dtype, device=place_U.device)
+        priority_RB[place_U, offset_U] = ORDERS[self.order](predictions)
+        left = unresolved_RB.sum(dim=1).tolist()
+        count_R = torch.tensor(
+            [commits_this_pass(m, self.passes, row.this_pass) for m, row in zip(left, self.rows, strict=True)],
+            device=place_U.device,
+        )
+        chosen_U = choose(priority_RB, unresolved_RB, count_R)[place_U, offset_U]
+        if self.threshold is not None:
+            chosen_U |= confidence_U > self.threshold
+
+        pass_R = torch.tensor([row.this_pass for row in self.rows], dtype=torch.int32, device=place_U.device)
+        chosen = (place_U[chosen_U], position_U[chosen_U])
+        if self.temperature > 0:
+            uniform_U = self.uniform(place_U, offset_U)
+            self.ids_RL[chosen] = sample(logits_UV[chosen_U], uniform_U[chosen_U], self.temperature, self.top_p)
+        else:
+            self.ids_RL[chosen] = logits_UV[chosen_U].argmax(dim=-1)
+        self.pass_RL[chosen] = pass_R[chosen[0]]
+        self.entropy_RL[chosen] = entropy_U[chosen_U].to(torch.float64)
+        self.confidence_RL[chosen] = confidence_U[chosen_U].to(torch.float64)
+        self.unresolved_RL[chosen] = False
+        committed = torch.bincount(chosen[0], minlength=count).tolist()
+        self.unresolved_in_segment = [before - now for before, now in zip(left, committed, strict=True)]
+        for row in self.rows:
+            row.this_pass += 1
+            row.forwards += 1
+
+    def uniform(self, place_U: torch.Tensor, offset_U: torch.Tensor) -> torch.Tensor:
+        """A number in [0, 1) for each unresolved position, from the row's own stream."""
+        size = self.student.family.block_size
+        drawn = [torch.rand(size, generator=row.generators["sample"], dtype=torch.float64) for row in self.rows]
+        return torch.stack(drawn).to(place_U.device)[place_U, offset_U]
+
+    def close_segment(self, place: int) -> Trajectory | None:
+        """After a block's last commit: the trajectory if the response has ended, else the next block is opened."""
+        row = self.rows[place]
+        first = len(row.prompt)
+        begin = max(first, row.segment_start)
+        written = self.ids_RL[place, begin : row.segment_end].tolist()
+        stop = next((k for k, token in enumerate(written) if token in self.student.vocabulary.stop_ids), None)
+        if stop is None and row.segment_end < row.end:
+            self.open_segment(place, row.segment_end)
+            return None
+        end = row.segment_end if stop is None else begin + stop + 1
+        tokens = self.ids_RL[place, first:end].tolist()
+        tokenizer = self.student.tokenizer
+        return Trajectory(
+            tokens=tokens,
+            text=None if tokenizer is None else tokenizer.decode(tokens, skip_special_tokens=True),
+            commit_pass=self.pass_RL[place, first:end].tolist(),
+            entropy=self.entropy_RL[place, first:end].tolist(),
+            confidence=self.confidence_RL[place, first:end].tolist(),
+            stopped=stop is not None,
+            forwards=row.forwards,
+        )
+
+    def check_finite(self, entropy_U: torch.Tensor, place_U: torch.Tensor) -> None:
+        if not (finite_U := entropy_U.isfinite()).all():
+            row = self.rows[place_U[~finite_U][0].item()]
+            raise ForkLeftError(
+                f"{_name(row.number, self.ids)}: the student's logits are not finite in pass {row.this_pass} of the "
+                f"block at position {row.segment_start}; are the weights damaged, or the precision too low?"
+            )
+
+
+def _name(number: int, ids: Sequence[str] | None) -> str:
+    return f"prompt {number}" if ids is None else f"question {ids[number]}"
+
+
+def _check(
+    student: Student,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    order: str,
+    passes: int | None,
+    threshold: float | None,
+    temperature: float,
+    top_p: float,
+    ids: Sequence[str] | None,
+    batch_size: int,
+) -> None:
+    if order not in ORDERS:
+        raise ForkLeftError(f"unknown order {order!r}; there are {', '.join(ORDERS)}")
+    least = {"max_new_tokens": max_new_tokens, "passes": 1 if passes is None else passes, "batch_size": batch_size}
+    for name, value in least.items():
+        if value < 1:
+            raise ForkLeftError(f"{name} must be at least 1, found {value}")
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise ForkLeftError(f"threshold is a probability between 0 and 1, found {threshold}")
+    if not 0 <= temperature < float("inf"):
+        raise ForkLeftError(f"temperature must be 0 (argmax) or more, found {temperature}")
+    if not 0 < top_p <= 1:
+        raise ForkLeftError(f"top_p must be above 0 and at most 1, found {top_p}")
+    if ids is not None and len(ids) != len(prompts):
+        raise ForkLeftError(f"ids must name each of the {len(prompts)} prompts, found {len(ids)}")
+    for number, prompt in enumerate(prompts):
+        student.check_prompt(prompt, max_new_tokens, _name(number, ids))

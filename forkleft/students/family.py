@@ -1,0 +1,64 @@
+"""What kind of diffusion model a student is: how it attends, where its blocks lie, and where its head is read."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from forkleft.errors import ForkLeftError
+
+Attention = Literal["block", "full"]
+Anchor = Literal["prompt_end", "absolute", "prompt_end_backward"]
+Head = Literal["same", "shifted"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """The facts about a student family that the method needs.
+
+    attention: `block`: a token sees its own block and all earlier ones; `full`: every token sees every token.
+    anchor: where blocks begin (only with `block` attention). `prompt_end`: the prompt is one block, response blocks
+        start after it (Efficient-DLM). `absolute`: multiples of the block size from the sequence start, so that the
+        prompt's remainder shares the first response block (SDAR). `prompt_end_backward`: response blocks start after
+        the prompt, prompt blocks are counted backwards from there (BD3LM, OPDLM).
+    block_size: tokens a block; for `full` attention, the window that decoding fills before it moves on.
+    head: `same`: the logits at a position predict that position; `shifted`: they predict the next one.
+    """
+
+    attention: Attention
+    block_size: int
+    anchor: Anchor = "prompt_end"
+    head: Head = "same"
+
+    def __post_init__(self) -> None:
+        known = {"attention": Attention, "anchor": Anchor, "head": Head}
+        for name, kind in known.items():
+            if getattr(self, name) not in kind.__args__:
+                raise ForkLeftError(f"{name} must be one of {', '.join(kind.__args__)}, found {getattr(self, name)!r}")
+        if self.block_size < 1:
+            raise ForkLeftError(f"block_size must be at least 1, found {self.block_size}")
+
+    @property
+    def shift(self) -> int:
+        """How many positions before its target the head is read: 0 or 1."""
+        return int(self.head == "shifted")
+
+    def block_of(self, position: int, prompt_length: int) -> int:
+        """The block of a sequence position (0-based, prompt first). Attention reaches equal and lower blocks.
+
+        Blocks are numbered from the anchor; only their order means anything. With full attention there is one block.
+        """
+        if self.attention == "full":
+            return 0
+        if self.anchor == "absolute":
+            return position // self.block_size
+        block = (position - prompt_length) // self.block_size
+        return max(block, -1) if self.anchor == "prompt_end" else block
+
+    def segment(self, position: int, prompt_length: int) -> tuple[int, int]:
+        """Start and end (exclusive) of the decoding segment that holds response position `position`.
+
+        A segment is a block or, with full attention, a window counted from the prompt's end. Under the absolute anchor
+        the first one starts inside the prompt unless the prompt fills its blocks.
+        """
+        origin = 0 if self.attention == "block" and self.anchor == "absolute" else prompt_length
+        start = position - (position - origin) % self.block_size
+        return start, start + self.block_size

@@ -1,0 +1,132 @@
+"""The student: a stock causal-LM module and the facts that make it a diffusion model."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from forkleft.errors import ForkLeftError
+from forkleft.students.attention import ATTENTION_NAME, Layout
+from forkleft.students.family import Family
+from forkleft.vocabulary import Vocabulary
+
+
+class Student:
+    """A diffusion language model. Make one with `Student.from_model`.
+
+    model: the stock module, trained and saved as usual; family: how it attends and is read; vocabulary: 𝒱, mask and
+    stop ids; tokenizer: turns tokens into text where there is one.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        family: Family,
+        vocabulary: Vocabulary,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+    ) -> None:
+        _check_attention(model)
+        rows = model.get_input_embeddings().num_embeddings
+        if not 0 <= vocabulary.mask_id < rows:
+            raise ForkLeftError(
+                f"mask id {vocabulary.mask_id} is outside the model's {rows} embeddings; "
+                "add a mask token and resize the embeddings, or name another mask token"
+            )
+        self.model, self.family, self.vocabulary, self.tokenizer = model, family, vocabulary, tokenizer
+        head = model.get_output_embeddings()
+        self._bias_V = vocabulary.bias(head.weight.shape[0])
+        model.set_attn_implementation(ATTENTION_NAME)
+
+    @classmethod
+    def from_model(
+        cls,
+        model: PreTrainedModel,
+        family: Family,
+        mask_id: int | None,
+        stop_ids: Sequence[int],
+        *,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+    ) -> "Student":
+        """A student from a stock model in memory; all its ids are valid but mask and pad.
+
+        Raises ForkLeftError if the mask id is missing or outside the embeddings, if no stop id is given, or if the
+        model's attention would not follow our masks.
+        """
+        if mask_id is None:
+            raise ForkLeftError("mask id is missing: a diffusion model needs one; name the mask token")
+        rows = model.get_output_embeddings().weight.shape[0]
+        pad_id = model.config.pad_token_id
+        if tokenizer is not None:
+            rows, pad_id = min(rows, len(tokenizer)), tokenizer.pad_token_id
+        return cls(model, family, Vocabulary.of_rows(rows, mask_id, stop_ids, pad_id=pad_id), tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.model.device
+
+    @property
+    def context(self) -> int:
+        """The longest sequence the model was made for."""
+        return self.model.config.max_position_embeddings
+
+    def hidden(self, ids_N: torch.Tensor, positions_N: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """The last hidden states `(N, width)` of one native forward over the N tokens of a layout."""
+        if self.model.config._attn_implementation != ATTENTION_NAME:
+            raise ForkLeftError(
+                f"the model's attention was changed to {self.model.config._attn_implementation!r}, which does not "
+                f"follow ForkLeft's masks; leave it at {ATTENTION_NAME!r}"
+            )
+        out = self.model.base_model(
+            input_ids=ids_N[None],
+            position_ids=positions_N[None],
+            # A 4-D mask passes through Transformers untouched; the layout decides, this one is never looked at.
+            attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=ids_N.device),
+            use_cache=False,
+            forkleft_layout=layout,
+        )
+        return out.last_hidden_state[0]
+
+    def logits(self, hidden_SD: torch.Tensor) -> torch.Tensor:
+        """`logits_SV` over the output head, at least float32, −inf outside 𝒱."""
+        logits_SV = self.model.get_output_embeddings()(hidden_SD)
+        logits_SV = logits_SV.to(torch.promote_types(logits_SV.dtype, torch.float32))
+        self._bias_V = self._bias_V.to(logits_SV.device)
+        return logits_SV.add_(self._bias_V)
+
+    def check_prompt(self, prompt: Sequence[int], new_tokens: int, what: str) -> None:
+        """Raise ForkLeftError naming `what` if the prompt is empty, holds the mask, or leaves no room to answer."""
+        if not prompt:
+            raise ForkLeftError(f"{what}: the prompt is empty; a question needs at least one token")
+        if self.vocabulary.mask_id in prompt:
+            raise ForkLeftError(
+                f"{what}: the prompt contains the mask token (id {self.vocabulary.mask_id}), which the student would "
+                "take for a position to fill; remove it"
+            )
+        if max(prompt) >= self.model.get_input_embeddings().num_embeddings or min(prompt) < 0:
+            raise ForkLeftError(
+                f"{what}: prompt id {max(prompt)} or {min(prompt)} is outside the model's embeddings; "
+                "was the prompt encoded with another tokenizer?"
+            )
+        if len(prompt) + new_tokens > self.context:
+            raise ForkLeftError(
+                f"{what}: a prompt of {len(prompt)} tokens and a response of up to {new_tokens} exceed the model's "
+                f"context of {self.context}; shorten the prompt or the response budget"
+            )
+
+
+def _check_attention(model: PreTrainedModel) -> None:
+    """Refuse models whose attention would ignore or misread the masks."""
+    name = type(model).__name__
+    if not getattr(model, "_supports_attention_backend", False):
+        raise ForkLeftError(
+            f"{name} does not take its attention from Transformers' AttentionInterface and would ignore ForkLeft's "
+            "masks; load the checkpoint into a stock class such as Qwen3ForCausalLM"
+        )
+    kinds: set[Literal["full_attention"] | str] = set(getattr(model.config, "layer_types", None) or [])
+    if getattr(model.config, "use_sliding_window", False) or kinds - {"full_attention"}:
+        raise ForkLeftError(
+            f"{name} has layers with {', '.join(sorted(kinds - {'full_attention'})) or 'a sliding window'}, which see "
+            "less than a diffusion model's masks allow; only full-attention layers are supported"
+        )

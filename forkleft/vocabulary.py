@@ -1,0 +1,159 @@
+"""Which token ids the two models may use in common, and which end a response (the paper's valid vocabulary 𝒱).
+
+All distributions of the method are normalised over 𝒱: ids whose token string is the same in both tokenizers, without
+the mask token, without the padded rows at the end of an output head, and without the pad token unless it stops a
+response. Prompts are not restricted: each model renders them with its own chat template.
+
+Shapes: V rows of an output head.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+from forkleft.errors import ForkLeftError
+
+# Two tokenizers with the same table can still cut text differently (other merges, another pre-tokenizer).
+_ORDINARY_TEXT = (
+    "Natalia sold clips to 48 of her friends in April, and then she sold half as many in May.",
+    "Let $x = \\frac{3}{4}$; then $x^2 + 1 = \\boxed{\\frac{25}{16}}$.\n\n",
+    "a=7;b=a+5;c=b-a;c?  \n\tdef f(x):\n        return x * 2  # twice",
+    "下面是一个数学问题，请逐步推理。 Qu'est-ce que c'est ? Ünïcödé 12345.678",
+)
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The valid vocabulary 𝒱 and the ids with a meaning of their own."""
+
+    valid: frozenset[int]
+    mask_id: int
+    stop_ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.stop_ids:
+            raise ForkLeftError("no stop id: name the tokens that end a response")
+        if self.mask_id in self.stop_ids:
+            raise ForkLeftError(f"the mask id {self.mask_id} cannot also end a response; stop ids: {self.stop_ids}")
+
+    @classmethod
+    def of_rows(cls, rows: int, mask_id: int, stop_ids: Sequence[int], *, pad_id: int | None = None) -> "Vocabulary":
+        """The vocabulary of a model on its own: its first `rows` ids, less mask and pad."""
+        valid = set(range(rows)) - {mask_id}
+        if pad_id not in stop_ids:
+            valid.discard(pad_id)
+        return cls(frozenset(valid), mask_id, tuple(stop_ids))
+
+    def bias(self, rows: int, device: torch.device | str | None = None) -> torch.Tensor:
+        """`bias_V`, 0 at valid ids and −inf elsewhere, to be added to the `rows` logits of an output head."""
+        bias_V = torch.full((rows,), float("-inf"))
+        bias_V[[i for i in self.valid if i < rows]] = 0.0
+        return bias_V.to(device)
+
+    def check(self, ids: Iterable[int], what: str, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+        """Raise ForkLeftError naming the ids of `what` (a response, a reference) that are not valid."""
+        if bad := sorted({i for i in ids if i not in self.valid}):
+            shown = ", ".join(_named(i, tokenizer) for i in bad[:_SHOWN])
+            raise ForkLeftError(
+                f"{what} holds {len(bad)} id(s) outside the vocabulary that student and teacher share: {shown}; "
+                "remove these tokens from the text, or use a teacher with the student's tokenizer"
+            )
+
+
+def common_vocabulary(
+    student: PreTrainedTokenizerBase,
+    teacher: PreTrainedTokenizerBase,
+    *,
+    student_rows: int,
+    teacher_rows: int,
+    mask_id: int,
+    stop_ids: Sequence[int],
+) -> Vocabulary:
+    """𝒱 for a student and a teacher; `*_rows` are the rows of their output heads, which may be padded.
+
+    Special and added tokens may differ: they are left out. Raises ForkLeftError, naming the first tokens, if the
+    tokenizers give one id to two ordinary tokens or cut ordinary text differently.
+    """
+    ours, theirs = _strings(student), _strings(teacher)
+    added = set(student.added_tokens_decoder) | set(teacher.added_tokens_decoder)
+    shared = {i for i, token in ours.items() if theirs.get(i) == token}
+    if differing := sorted((ours.keys() | theirs.keys()) - shared - added):
+        shown = ", ".join(f"{i}: {ours.get(i)!r} / {theirs.get(i)!r}" for i in differing[:_SHOWN])
+        raise ForkLeftError(
+            f"student and teacher must share a tokenizer, but {len(differing)} ordinary tokens differ "
+            f"(id: student / teacher): {shown}; choose a teacher of the student's model family"
+        )
+    for text in _ORDINARY_TEXT:
+        one, two = (tokenizer.encode(text, add_special_tokens=False) for tokenizer in (student, teacher))
+        if one != two:
+            place = next((k for k, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+            raise ForkLeftError(
+                f"student and teacher share token ids but cut text differently: {text!r} becomes … "
+                f"{student.convert_ids_to_tokens(one[place : place + _SHOWN])} for the student and … "
+                f"{teacher.convert_ids_to_tokens(two[place : place + _SHOWN])} for the teacher; "
+                "choose a teacher of the student's model family"
+            )
+    valid = {i for i in shared if i < min(student_rows, teacher_rows)} - {mask_id}
+    for tokenizer in (student, teacher):
+        if tokenizer.pad_token_id not in stop_ids:
+            valid.discard(tokenizer.pad_token_id)
+    return Vocabulary(frozenset(valid), mask_id, tuple(stop_ids))
+
+
+def resolve_mask_id(
+    tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig | None = None, mask_token: str | int | None = None
+) -> int:
+    """The mask id: `mask_token` (a token or id) if given, else the tokenizer's, else the configuration's.
+
+    Refuses to guess: raises ForkLeftError naming candidates where neither says, and where they disagree.
+    """
+    if isinstance(mask_token, int):
+        return mask_token
+    if mask_token is not None:
+        if mask_token not in tokenizer.get_vocab():
+            raise ForkLeftError(f"the tokenizer has no token {mask_token!r}; {_mask_candidates(tokenizer)}")
+        return tokenizer.convert_tokens_to_ids(mask_token)
+    said = {
+        "the tokenizer's mask_token": tokenizer.mask_token_id,
+        "the configuration's mask_token_id": getattr(config, "mask_token_id", None),
+    }
+    found = {name: i for name, i in said.items() if i is not None}
+    if not found:
+        raise ForkLeftError(f"neither tokenizer nor configuration names a mask token; {_mask_candidates(tokenizer)}")
+    if len(set(found.values())) > 1:
+        told = " but ".join(f"{name} is {_named(i, tokenizer)}" for name, i in found.items())
+        raise ForkLeftError(f"{told}; say which one to use with mask_token")
+    return next(iter(found.values()))
+
+
+def resolve_stop_ids(tokenizer: PreTrainedTokenizerBase, generation_config: Any = None) -> tuple[int, ...]:
+    """The ids that end a response: the tokenizer's EOS and all that the generation configuration lists, in order."""
+    listed = getattr(generation_config, "eos_token_id", None)
+    listed = [] if listed is None else [listed] if isinstance(listed, int) else list(listed)
+    own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    stop_ids = tuple(dict.fromkeys([*own, *listed]))
+    if not stop_ids:
+        raise ForkLeftError("neither tokenizer nor generation configuration names an EOS token; list the stop ids")
+    return stop_ids
+
+
+def _strings(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
+    return {i: token for token, i in tokenizer.get_vocab().items()}
+
+
+def _named(i: int, tokenizer: PreTrainedTokenizerBase | None) -> str:
+    token = tokenizer.convert_ids_to_tokens(i) if tokenizer is not None and i < len(tokenizer) else None
+    return str(i) if token is None else f"{i} ({token!r})"
+
+
+def _mask_candidates(tokenizer: PreTrainedTokenizerBase) -> str:
+    names = sorted(
+        (i, token) for token, i in tokenizer.get_vocab().items() if "mask" in token.lower() and not token.isalpha()
+    )
+    if not names:
+        return "no token of it looks like one; name it with mask_token"
+    return f"name it with mask_token; candidates: {', '.join(f'{token!r} ({i})' for i, token in names[:_SHOWN])}"

@@ -1,0 +1,213 @@
+import pytest
+import torch
+from naive import (
+    ARCHITECTURES,
+    FAMILIES,
+    MASK,
+    PAD,
+    all_mask_log_probs,
+    family_name,
+    plain_copy,
+    plain_logits,
+    prefix_log_probs,
+    target_masked_log_probs,
+    tiny_student,
+)
+
+from forkleft.errors import ForkLeftError
+from forkleft.objective.readouts import Reading, all_mask_hidden, prefix_hidden, target_masked_hidden
+from forkleft.students import Family
+
+BUDGET = 14
+# Ragged prompts, some a multiple of the block; nothing, something and everything selected; a last short block.
+READINGS = [
+    Reading("a", [5, 9, 2], [7, 3, 1, 30, 12, 11, 9, 8, 2, 20, 21], [0, 3, 4, 7, 10]),
+    Reading("b", [7, 1, 3, 3, 8, 30, 2, 11], [1, 2, 3, 4, 5, 6], list(range(6))),
+    Reading("c", [4, 4, 6], [9, 9, 2, 37], []),
+    Reading("d", [6], [13, 37], [1]),
+    Reading("e", [3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4], [13, 2, 8]),
+]
+VIEWS = ("truncated", "canvas", "target_masked")
+
+
+def log_probs(student, readings, view, budget=BUDGET):
+    if view == "target_masked":
+        hidden = target_masked_hidden(student, readings, budget=budget)
+    else:
+        hidden = prefix_hidden(student, readings, budget=budget, geometry=view)
+    return student.logits(hidden).log_softmax(-1)
+
+
+def naive_log_probs(model, family, readings, view, budget=BUDGET):
+    rows = []
+    for reading in readings:
+        for i in reading.positions:
+            if view == "target_masked":
+                rows.append(target_masked_log_probs(model, family, reading.prompt, reading.response, i))
+            else:
+                rows.append(
+                    prefix_log_probs(model, family, reading.prompt, reading.response, i, budget=budget, geometry=view)
+                )
+    return torch.stack(rows)
+
+
+def assert_close(found, expected, tolerance=1e-5):
+    assert found.shape == expected.shape
+    assert torch.equal(found.isinf(), expected.isinf())
+    assert (found - expected).nan_to_num().abs().max() < tolerance
+
+
+def assert_same_gradients(student, model, found, expected):
+    """Of a loss in which every log-probability has a weight of its own, for every parameter."""
+    valid = expected.isfinite()
+    weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for rows in (found, expected):
+        (rows[valid] * weights[valid].to(rows.dtype)).sum().backward()
+    for (name, one), two in zip(student.model.named_parameters(), model.parameters(), strict=True):
+        if two.grad is None:
+            assert one.grad is None or one.grad.abs().max() == 0, name
+            continue
+        scale = two.grad.abs().max()
+        assert (one.grad - two.grad).abs().max() <= 1e-4 * scale + 1e-9, name
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("family", FAMILIES, ids=family_name)
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
+def test_values_and_gradients_equal_one_forward_a_position(family, view, checkpointing):
+    student = tiny_student(family)
+    model = plain_copy(student)
+    if checkpointing:
+        student.model.train()
+        student.model.gradient_checkpointing_enable()
+    found = log_probs(student, READINGS, view)
+    expected = naive_log_probs(model, family, READINGS, view)
+    assert_close(found.detach(), expected.detach())
+    assert_same_gradients(student, model, found, expected)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_architecture(architecture, view):
+    for family in (FAMILIES[0], FAMILIES[3], FAMILIES[4], FAMILIES[7]):
+        student = tiny_student(family, architecture, seed=2)
+        model = plain_copy(student)
+        found, expected = log_probs(student, READINGS, view), naive_log_probs(model, family, READINGS, view)
+        assert_close(found.detach(), expected.detach())
+        assert_same_gradients(student, model, found, expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=family_name)
+def test_exact_in_float64(family):
+    student = tiny_student(family, dtype=torch.float64)
+    for view in VIEWS:
+        found = log_probs(student, READINGS, view).detach()
+        assert_close(found, naive_log_probs(plain_copy(student), family, READINGS, view).detach(), 1e-12)
+
+
+def test_many_replicas_fill_several_rows():
+    """More replica tokens than share a row: folding changes nothing."""
+    family = Family("block", 16, "absolute")
+    student = tiny_student(family)
+    model = plain_copy(student)
+    response = torch.randint(0, 37, (100,), generator=torch.Generator().manual_seed(1)).tolist()
+    readings = [Reading("long", list(range(20)), response, list(range(100))), READINGS[1]]
+    found = log_probs(student, readings, "truncated", budget=100)
+    expected = naive_log_probs(model, family, readings, "truncated", budget=100)
+    assert_close(found.detach(), expected.detach())
+    assert_same_gradients(student, model, found, expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=family_name)
+def test_all_mask_probe(family):
+    student = tiny_student(family)
+    hidden = all_mask_hidden(student, READINGS, budget=BUDGET)
+    assert not hidden.requires_grad
+    expected = [
+        all_mask_log_probs(plain_copy(student), family, reading.prompt, i, budget=BUDGET)
+        for reading in READINGS
+        for i in reading.positions
+    ]
+    assert_close(student.logits(hidden).log_softmax(-1).detach(), torch.stack(expected).detach())
+
+
+def test_full_attention_in_the_readout_of_a_block_student():
+    """The option of the design: truncated prefix and mask query, everything seeing everything."""
+    family, full = Family("block", 4), Family("full", 4)
+    student = tiny_student(family)
+    hidden = prefix_hidden(student, READINGS, budget=BUDGET, attention="full")
+    expected = naive_log_probs(plain_copy(student), full, READINGS, "truncated")
+    assert_close(student.logits(hidden).log_softmax(-1).detach(), expected.detach())
+
+
+def test_a_prefix_readout_ignores_target_and_suffix():
+    student = tiny_student(Family("block", 4), dtype=torch.float64)
+    one = Reading("one", [5, 9, 2], [7, 3, 1, 30, 12, 11], [4])
+    two = Reading("two", [5, 9, 2], [7, 3, 1, 30, 8, 2, 33, 1], [4])
+    found = log_probs(student, [one, two], "truncated").detach()
+    assert_close(found[0], found[1], 1e-12)
+    assert (log_probs(student, [one, two], "target_masked").detach().diff(dim=0).nan_to_num().abs()).max() > 1e-3
+
+
+def test_excluded_ids_have_no_probability():
+    found = log_probs(tiny_student(Family("block", 4)), READINGS, "truncated").exp()
+    assert found[:, [MASK, PAD]].max() == 0
+    assert found.sum(-1).allclose(torch.ones(len(found)))
+
+
+def test_nothing_selected():
+    student = tiny_student(Family("block", 4))
+    for hidden in (
+        prefix_hidden(student, [READINGS[2]], budget=BUDGET),
+        target_masked_hidden(student, [], budget=BUDGET),
+        all_mask_hidden(student, [READINGS[2]], budget=BUDGET),
+    ):
+        assert hidden.shape == (0, 32)
+        assert student.logits(hidden).shape == (0, 40)
+
+
+def test_the_head_is_applied_to_read_rows_only():
+    student = tiny_student(Family("block", 4))
+    rows = []
+    student.model.get_output_embeddings().register_forward_hook(lambda _, inputs, __: rows.append(len(inputs[0])))
+    log_probs(student, READINGS, "truncated")
+    assert rows == [sum(len(reading.positions) for reading in READINGS)]
+
+
+@pytest.mark.parametrize(
+    ("reading", "message"),
+    [
+        (Reading("x", [], [1], [0]), "question x: the prompt is empty"),
+        (Reading("x", [MASK], [1], [0]), "question x: the prompt contains the mask"),
+        (Reading("x", [1], [1, MASK], [0]), r"question x: the response holds 1 id\(s\) outside the vocabulary .*: 39"),
+        (Reading("x", [1], [1, 2], [2]), r"question x: positions \[2\] are outside the response, which has 2"),
+        (Reading("x", [1], [1, 2], [-1]), r"question x: positions \[-1\]"),
+        (Reading("x", [1], [1] * 15, [0]), "question x: a response of 15 tokens exceeds the budget of 14"),
+        (Reading("x", [1] * 120, [1], [0]), "question x: a prompt of 120 tokens"),
+    ],
+)
+def test_bad_input(reading, message):
+    student = tiny_student(Family("block", 4))
+    for read in (prefix_hidden, target_masked_hidden, all_mask_hidden):
+        with pytest.raises(ForkLeftError, match=message):
+            read(student, [READINGS[0], reading], budget=BUDGET)
+
+
+def test_unknown_options():
+    student = tiny_student(Family("block", 4))
+    with pytest.raises(ForkLeftError, match="geometry must be one of truncated, canvas, found 'canvass'"):
+        prefix_hidden(student, READINGS, budget=BUDGET, geometry="canvass")
+    with pytest.raises(ForkLeftError, match="attention must be one of native, full, found 'eager'"):
+        prefix_hidden(student, READINGS, budget=BUDGET, attention="eager")
+
+
+def test_naive_and_stock_forwards_agree():
+    """The oracle itself, against a forward without any mask of ours: full attention is `is_causal=False`."""
+    student = tiny_student(Family("full", 4))
+    model = plain_copy(student)
+    model.config.is_causal = False
+    ids = [3, 1, 4, 1, 5, 9, 2, 6]
+    for layer in model.base_model.layers:
+        layer.self_attn.is_causal = False
+    stock = model(input_ids=torch.tensor([ids])).logits[0]
+    assert_close(plain_logits(plain_copy(student), Family("full", 4), ids, 3)[:, :37], stock[:, :37])

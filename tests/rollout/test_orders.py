@@ -1,0 +1,87 @@
+import math
+
+import pytest
+import torch
+
+from forkleft.rollout.orders import ORDERS, Predictions, choose, commits_this_pass, sample, summarise
+
+
+@pytest.mark.parametrize("masks", range(1, 40))
+def test_schedule(masks):
+    """Σ k_r = |M|, never 0 while masks remain, for pass budgets below and above |M|."""
+    for passes in range(1, 50):
+        left, used = masks, 0
+        for r in range(1, passes + 1):
+            if left == 0:
+                break
+            count = commits_this_pass(left, passes, r)
+            assert 1 <= count <= left
+            left, used = left - count, used + 1
+        assert left == 0
+        assert used == min(passes, masks)  # a smaller budget is used up, a larger one commits one token a pass
+
+
+def test_choose_takes_the_highest_and_the_lowest_position_at_a_tie():
+    priority = torch.tensor([[1.0, 3.0, 3.0, 3.0, 9.0], [0.0, 0.0, 0.0, 0.0, 0.0], [-2.0, -1.0, -3.0, -1.0, 0.0]])
+    unresolved = torch.tensor([[1, 1, 1, 1, 0], [0, 1, 0, 1, 1], [1, 1, 1, 1, 0]], dtype=torch.bool)
+    chosen = choose(priority, unresolved, torch.tensor([2, 2, 3]))
+    assert chosen.int().tolist() == [[0, 1, 1, 0, 0], [0, 1, 0, 1, 0], [1, 1, 0, 1, 0]]
+
+
+def test_orders():
+    prediction = Predictions(
+        entropy_U=torch.tensor([0.5, 0.1, 0.9]),
+        confidence_U=torch.tensor([0.6, 0.7, 0.65]),
+        offset_U=torch.tensor([2, 5, 1]),
+        noise_U=torch.tensor([0.3, 0.2, 0.1]),
+    )
+    first = {name: int(order(prediction).argmax()) for name, order in ORDERS.items()}
+    assert first == {"high_entropy": 2, "low_entropy": 1, "confidence": 1, "left_to_right": 2, "random": 0}
+
+
+def test_maximum_probability_is_not_minimum_entropy():
+    peaked_with_tail = torch.tensor([0.55] + [0.45 / 30] * 30).log()
+    two_way = torch.tensor([0.5, 0.5] + [0.0] * 29).log()
+    entropy, confidence = summarise(torch.stack([peaked_with_tail, two_way]))
+    assert confidence[0] > confidence[1]
+    assert entropy[0] > entropy[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_summarise(dtype):
+    generator = torch.Generator().manual_seed(0)
+    logits = 5 * torch.randn(50, 30, generator=generator, dtype=dtype)
+    logits[:, 7:9] = -math.inf
+    logits[3, 1:] = -math.inf  # one token alone: entropy 0
+    kept = logits.clone()
+    entropy, confidence = summarise(logits)
+    assert torch.allclose(logits.softmax(-1), kept.softmax(-1))
+    for row, (h, c) in enumerate(zip(entropy.tolist(), confidence.tolist(), strict=True)):
+        exact = torch.softmax(kept[row].double(), -1).tolist()
+        assert c == pytest.approx(max(exact), rel=1e-5)
+        assert h == pytest.approx(-sum(p * math.log(p) for p in exact if p > 0), abs=1e-5)
+    assert entropy.min() >= 0
+
+
+def test_sample_follows_the_distribution():
+    """The share of evenly spread draws that hit a token is its probability."""
+    logits = torch.tensor([0.0, 1.0, -1.0, -math.inf, 2.0])
+    draws = (torch.arange(10_000, dtype=torch.float64) + 0.5) / 10_000
+    for temperature, top_p in ((1.0, 1.0), (0.5, 1.0), (1.0, 0.8), (2.0, 0.5), (1.0, 1e-9)):
+        p = (logits / temperature).softmax(-1).tolist()
+        kept, mass = {}, 0.0
+        for token in sorted(range(5), key=lambda u, p=p: -p[u]):
+            if kept and mass >= top_p:
+                break
+            kept[token] = p[token]
+            mass += p[token]
+        expected = [kept.get(token, 0.0) / mass for token in range(5)]
+        tokens = sample(logits.double().expand(10_000, 5), draws, temperature, top_p)
+        found = torch.bincount(tokens, minlength=5) / 10_000
+        assert found.tolist() == pytest.approx(expected, abs=2e-4)
+
+
+def test_sample_stays_inside_at_the_very_end():
+    logits = torch.tensor([[0.0, 0.0, -math.inf]])
+    almost_one = torch.tensor([math.nextafter(1.0, 0.0)], dtype=torch.float64)
+    assert sample(logits, almost_one, 1.0, 1.0).item() in (0, 1)

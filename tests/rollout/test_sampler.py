@@ -1,0 +1,193 @@
+import pytest
+import torch
+from naive import ARCHITECTURES, FAMILIES, MASK, STOP, VOCABULARY, family_name, naive_generate, plain_copy, tiny_student
+
+from forkleft.errors import ForkLeftError
+from forkleft.randomness import keyed_generator
+from forkleft.rollout import generate
+from forkleft.students import Family
+
+BLOCK = Family("block", 4)
+PROMPTS = [[5, 9, 2], [7, 1, 3, 3, 8, 30, 2, 11], [4], [12, 13, 14, 15, 16], [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]]
+
+
+def assert_same(trajectory, expected, approx=1e-9):
+    tokens, record, stopped, forwards = expected
+    assert trajectory.tokens == tokens
+    assert trajectory.commit_pass == [entry[0] for entry in record]
+    assert trajectory.entropy == pytest.approx([entry[1] for entry in record], abs=approx)
+    assert trajectory.confidence == pytest.approx([entry[2] for entry in record], abs=approx)
+    assert (trajectory.stopped, trajectory.forwards) == (stopped, forwards)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=family_name)
+@pytest.mark.parametrize("order", ["high_entropy", "low_entropy", "confidence", "left_to_right"])
+def test_equals_the_naive_sampler(family, order):
+    """Ragged prompts, blocks that do and do not divide them, a last short block; float64 leaves nothing to rounding."""
+    student = tiny_student(family, dtype=torch.float64)
+    model = plain_copy(student)
+    for passes, budget in ((4, 14), (2, 12), (3, 5), (9, 3)):
+        written = generate(student, PROMPTS, order=order, passes=passes, max_new_tokens=budget, batch_size=3)
+        for prompt, trajectory in zip(PROMPTS, written, strict=True):
+            expected = naive_generate(model, family, prompt, budget=budget, passes=passes, order=order)
+            assert_same(trajectory, expected)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_architecture(architecture, dtype):
+    for family in (FAMILIES[1], FAMILIES[2], FAMILIES[4], FAMILIES[7]):
+        student = tiny_student(family, architecture, dtype=dtype, seed=1)
+        model = plain_copy(student)
+        written = generate(student, PROMPTS, order="high_entropy", passes=3, max_new_tokens=10, batch_size=2)
+        for prompt, trajectory in zip(PROMPTS, written, strict=True):
+            expected = naive_generate(model, family, prompt, budget=10, passes=3, order="high_entropy")
+            assert_same(trajectory, expected, approx=1e-4 if dtype is torch.float32 else 1e-9)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=family_name)
+def test_a_row_does_not_depend_on_its_neighbours(family):
+    """Rows leave when a stop id comes and waiting prompts take their place; alone a prompt gives the same tokens."""
+    student = tiny_student(family, dtype=torch.float64, stop_ids=(STOP, 3, 17, 20))
+    generator = torch.Generator().manual_seed(0)
+    prompts = [
+        torch.randint(0, 37, (int(length),), generator=generator).tolist()
+        for length in torch.randint(1, 15, (12,), generator=generator)
+    ]
+    settings = {"order": "high_entropy", "passes": 3, "max_new_tokens": 22}
+    together = generate(student, prompts, batch_size=4, **settings)
+    assert len({len(t.tokens) for t in together}) > 3  # they really end in different places
+    for prompt, trajectory in zip(prompts, together, strict=True):
+        alone = generate(student, [prompt], **settings)[0]
+        assert trajectory.tokens == alone.tokens
+        assert trajectory.commit_pass == alone.commit_pass
+        assert trajectory.forwards == alone.forwards
+        assert trajectory.entropy == pytest.approx(alone.entropy, abs=1e-12)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=family_name)
+def test_a_stop_id_in_every_place(family):
+    """Whatever is written at a place is made the stop id: the response is cut there, at its first occurrence."""
+    student = tiny_student(family, dtype=torch.float64, seed=3)
+    free = generate(student, [PROMPTS[0]], max_new_tokens=13)[0].tokens
+    assert len(free) == 13
+    for token in set(free):
+        stopping = tiny_student(family, dtype=torch.float64, seed=3, stop_ids=(token,))
+        trajectory = generate(stopping, [PROMPTS[0]], max_new_tokens=13)[0]
+        assert trajectory.stopped
+        assert trajectory.tokens == free[: free.index(token) + 1]
+        assert len(trajectory.entropy) == len(trajectory.commit_pass) == len(trajectory.tokens)
+        expected = naive_generate(
+            plain_copy(stopping), family, PROMPTS[0], budget=13, passes=4, order="confidence", stop_ids=(token,)
+        )
+        assert_same(trajectory, expected)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.15, 0.5, 1.0])
+def test_threshold_rule(threshold):
+    """Every position above the threshold is committed, and at least one."""
+    for family in (FAMILIES[0], FAMILIES[3], FAMILIES[6]):
+        student = tiny_student(family, dtype=torch.float64)
+        written = generate(student, PROMPTS, threshold=threshold, max_new_tokens=10)
+        for prompt, trajectory in zip(PROMPTS, written, strict=True):
+            expected = naive_generate(
+                plain_copy(student), family, prompt, budget=10, passes=4, order="confidence", threshold=threshold
+            )
+            assert_same(trajectory, expected)
+            if threshold == 0.0:
+                assert set(trajectory.commit_pass) == {1}
+
+
+def test_random_order_is_keyed_by_seed_and_question():
+    student = tiny_student(BLOCK, dtype=torch.float64)
+    settings = {"order": "random", "max_new_tokens": 12}
+
+    def orders(seed, ids, batch_size=32):
+        written = generate(student, PROMPTS, seed=seed, ids=list(ids), batch_size=batch_size, **settings)
+        return [trajectory.commit_pass for trajectory in written]
+
+    one = generate(student, PROMPTS, seed=1, ids=list("abcde"), **settings)
+    assert orders(1, "abcde") == orders(1, "abcde", batch_size=2) == [trajectory.commit_pass for trajectory in one]
+    assert orders(1, "abcde") != orders(2, "abcde")
+    assert orders(1, "abcde") != orders(1, "fghij")
+    # One stream for each question, one draw for each position of a block as it is opened.
+    stream = keyed_generator(1, "b", "order")
+    noise = torch.cat([torch.rand(4, generator=stream, dtype=torch.float64) for _ in range(3)]).tolist()
+    expected = naive_generate(plain_copy(student), BLOCK, PROMPTS[1], budget=12, passes=4, order="random", noise=noise)
+    assert_same(one[1], expected)
+
+
+def test_sampling_is_keyed_and_row_independent():
+    student = tiny_student(BLOCK, dtype=torch.float64)
+    settings = {"temperature": 1.0, "max_new_tokens": 12, "seed": 5}
+    together = generate(student, PROMPTS, batch_size=2, **settings)
+    assert together == generate(student, PROMPTS, batch_size=2, **settings)
+    assert [generate(student, [prompt], **settings)[0].tokens for prompt in PROMPTS] == [t.tokens for t in together]
+    assert together != generate(student, PROMPTS, **(settings | {"seed": 6}))
+    # Almost no temperature, or almost no mass, is the argmax.
+    argmax = [t.tokens for t in generate(student, PROMPTS, max_new_tokens=12)]
+    for greedy in ({"temperature": 1e-4}, {"temperature": 1.0, "top_p": 1e-6}):
+        assert [t.tokens for t in generate(student, PROMPTS, max_new_tokens=12, **greedy)] == argmax
+
+
+def test_forwards_are_blocks_times_passes():
+    """No commit pass of its own, no prefill of its own."""
+    student = tiny_student(BLOCK, stop_ids=(36,), seed=3)
+    calls = []
+    student.model.base_model.register_forward_hook(lambda *_: calls.append(1))
+    written = generate(student, [PROMPTS[0], PROMPTS[3]], passes=4, max_new_tokens=16)
+    assert [t.stopped for t in written] == [False, False]
+    assert len(calls) == 4 * 4
+    assert [t.forwards for t in written] == [16, 16]
+
+
+def test_the_mode_and_the_gradient_state_are_left_alone():
+    student = tiny_student(BLOCK)
+    student.model.train()
+    student.model.gradient_checkpointing_enable()
+    expected = generate(tiny_student(BLOCK), PROMPTS, max_new_tokens=8)
+    assert generate(student, PROMPTS, max_new_tokens=8) == expected
+    assert student.model.training
+    assert torch.is_grad_enabled()
+
+
+def test_mask_and_pad_are_never_written():
+    student = tiny_student(BLOCK)
+    with torch.no_grad():  # a head that loves the mask token above all
+        student.model.get_output_embeddings().weight[MASK] = 100 * student.model.get_output_embeddings().weight[3]
+    tokens = [token for t in generate(student, PROMPTS, max_new_tokens=16) for token in t.tokens]
+    assert MASK not in tokens
+
+
+def test_nothing_to_write():
+    assert generate(tiny_student(BLOCK), [], max_new_tokens=4) == []
+
+
+@pytest.mark.parametrize(
+    ("prompts", "settings", "message"),
+    [
+        ([[]], {}, "prompt 0: the prompt is empty"),
+        ([[1], [2, MASK]], {}, f"prompt 1: the prompt contains the mask token \\(id {MASK}\\)"),
+        ([[1] * 120], {}, "a prompt of 120 tokens and a response of up to 9 exceed the model's context of 128"),
+        ([[VOCABULARY]], {}, "outside the model's embeddings"),
+        ([[1]], {"max_new_tokens": 0}, "max_new_tokens must be at least 1, found 0"),
+        ([[1]], {"passes": 0}, "passes must be at least 1, found 0"),
+        ([[1]], {"batch_size": 0}, "batch_size must be at least 1, found 0"),
+        ([[1]], {"order": "entropy"}, "unknown order 'entropy'; there are high_entropy, low_entropy"),
+        ([[1]], {"threshold": 1.5}, "threshold is a probability between 0 and 1, found 1.5"),
+        ([[1]], {"temperature": -1}, "temperature must be 0"),
+        ([[1]], {"top_p": 0}, "top_p must be above 0"),
+        ([[1]], {"ids": ["a", "b"]}, "ids must name each of the 1 prompts, found 2"),
+    ],
+)
+def test_bad_input(prompts, settings, message):
+    with pytest.raises(ForkLeftError, match=message):
+        generate(tiny_student(BLOCK), prompts, **({"max_new_tokens": 9} | settings))
+
+
+def test_logits_that_are_not_finite_name_the_question():
+    student = tiny_student(BLOCK)
+    with torch.no_grad():
+        student.model.get_input_embeddings().weight[30] = float("nan")
+    with pytest.raises(ForkLeftError, match="question q1: the student's logits are not finite in pass 1 of the block"):
+        generate(student, PROMPTS, max_new_tokens=8, ids=[f"q{k}" for k in range(5)])

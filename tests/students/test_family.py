@@ -1,0 +1,49 @@
+import pytest
+from naive import FAMILIES, block_number, family_name, segment_bounds
+
+from forkleft.errors import ForkLeftError
+from forkleft.students import Family
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=family_name)
+def test_blocks_equal_a_walk_along_the_sequence(family):
+    """Only the order of blocks means anything: compare it for every pair of positions."""
+    for prompt in range(1, 14):
+        found = [family.block_of(position, prompt) for position in range(30)]
+        walked = [block_number(family, position, prompt) for position in range(30)]
+        for a in range(30):
+            for b in range(30):
+                assert (found[a] <= found[b]) == (walked[a] <= walked[b]), (prompt, a, b)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=family_name)
+def test_segments_are_blocks_or_windows(family):
+    for prompt in range(1, 10):
+        for position in range(prompt, prompt + 20):
+            assert family.segment(position, prompt) == segment_bounds(family, position, prompt, 60)
+
+
+def test_the_three_anchors():
+    """A prompt of 6 tokens, blocks of 4: P is the prompt, digits are blocks in order."""
+
+    def drawn(anchor):
+        blocks = [Family("block", 4, anchor).block_of(position, 6) for position in range(16)]
+        return "".join(str(block - min(blocks)) for block in blocks)
+
+    assert drawn("prompt_end") == "0000001111222233"
+    assert drawn("absolute") == "0000111122223333"
+    assert drawn("prompt_end_backward") == "0011112222333344"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"attention": "causal", "block_size": 4}, "attention must be one of block, full, found 'causal'"),
+        ({"attention": "block", "block_size": 4, "anchor": "start"}, "anchor must be one of prompt_end, absolute"),
+        ({"attention": "block", "block_size": 4, "head": "next"}, "head must be one of same, shifted, found 'next'"),
+        ({"attention": "block", "block_size": 0}, "block_size must be at least 1, found 0"),
+    ],
+)
+def test_bad_records(settings, message):
+    with pytest.raises(ForkLeftError, match=message):
+        Family(**settings)

@@ -1,0 +1,65 @@
+import pytest
+import torch
+from naive import MASK, STOP, VOCABULARY, tiny_model, tiny_student
+from transformers import BloomConfig, BloomForCausalLM
+
+from forkleft.errors import ForkLeftError
+from forkleft.objective.readouts import Reading, prefix_hidden
+from forkleft.rollout import generate
+from forkleft.students import Family, Student
+
+BLOCK = Family("block", 4)
+
+
+def test_from_model_refuses_a_missing_or_outside_mask():
+    with pytest.raises(ForkLeftError, match="mask id is missing"):
+        Student.from_model(tiny_model(), BLOCK, None, [STOP])
+    for mask_id in (-1, VOCABULARY):
+        with pytest.raises(ForkLeftError, match=f"mask id {mask_id} is outside the model's 40 embeddings"):
+            Student.from_model(tiny_model(), BLOCK, mask_id, [STOP])
+
+
+def test_from_model_refuses_bad_stop_ids():
+    with pytest.raises(ForkLeftError, match="no stop id"):
+        Student.from_model(tiny_model(), BLOCK, MASK, [])
+    with pytest.raises(ForkLeftError, match="the mask id 39 cannot also end a response"):
+        Student.from_model(tiny_model(), BLOCK, MASK, [MASK])
+
+
+def test_attention_that_would_misread_a_mask_is_refused():
+    """Sliding windows see less than the mask; classes outside the interface ignore it."""
+    sliding = tiny_model("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=0)
+    with pytest.raises(ForkLeftError, match="Qwen2ForCausalLM has layers with sliding_attention"):
+        Student.from_model(sliding, BLOCK, MASK, [STOP])
+    foreign = BloomForCausalLM(BloomConfig(vocab_size=40, hidden_size=16, n_layer=1, n_head=2))
+    with pytest.raises(ForkLeftError, match="BloomForCausalLM does not take its attention from Transformers"):
+        Student.from_model(foreign, BLOCK, MASK, [STOP])
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_attention_changed_behind_our_back_is_refused(implementation):
+    """`eager` with a boolean mask would be silently wrong."""
+    student = tiny_student(BLOCK)
+    student.model.set_attn_implementation(implementation)
+    for use in (
+        lambda: generate(student, [[1]], max_new_tokens=4),
+        lambda: prefix_hidden(student, [Reading("x", [1], [2], [0])], budget=4),
+    ):
+        with pytest.raises(ForkLeftError, match=f"attention was changed to '{implementation}'"):
+            use()
+
+
+def test_a_model_loaded_with_eager_attention_is_read_rightly():
+    """Whatever it was loaded with, a student attends through our function."""
+    model = tiny_model()
+    model.set_attn_implementation("eager")
+    reading = Reading("x", [5, 9, 2], [7, 3, 1, 30, 12], [0, 4])
+    eager = prefix_hidden(Student.from_model(model, BLOCK, MASK, [STOP]), [reading], budget=8)
+    assert torch.equal(eager, prefix_hidden(tiny_student(BLOCK), [reading], budget=8))
+
+
+def test_logits_are_float32_and_excluded_ids_at_minus_infinity():
+    student = tiny_student(BLOCK, dtype=torch.bfloat16)
+    logits = student.logits(torch.randn(3, 32, dtype=torch.bfloat16))
+    assert logits.dtype is torch.float32
+    assert logits.isinf().any(0).nonzero().flatten().tolist() == [38, 39]
