@@ -22,7 +22,7 @@ $(READY): requirements.lock pyproject.toml
 	  || { echo "ForkLeft needs Python 3.11 or newer, found $$($(PYTHON) --version); try make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --requirement requirements.lock
-	$(PIP) install --quiet --no-deps --editable .
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 test: $(READY)

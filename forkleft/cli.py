@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NoReturn
 
 from forkleft import __version__
@@ -79,8 +80,11 @@ def _parser() -> argparse.ArgumentParser:
 
     accuracy = _command(lab_commands, "accuracy", _lab_accuracy, "measure the lab's models on held-out questions")
     accuracy.add_argument("--model", action="append", metavar="NAME", help="a lab model (repeatable; default all)")
-    accuracy.add_argument("--set", action="append", metavar="NAME", help="a held-out set, e.g. chain-4 (repeatable)")
+    accuracy.add_argument(
+        "--set", action="append", metavar="NAME", help="a held-out set, e.g. chain-4 (repeatable; default all)"
+    )
     accuracy.add_argument("--json", action="store_true", help="one JSON object a line")
+    accuracy.add_argument("--records", type=Path, metavar="FILE", help="append one JSON line per model and question")
     return parser
 
 
@@ -130,10 +134,11 @@ def _lab_sample(options: argparse.Namespace) -> None:
 
 
 def _lab_accuracy(options: argparse.Namespace) -> None:
-    from forkleft.lab.accuracy import ACCURACY_SETS, print_accuracy
+    from forkleft.lab.accuracy import print_accuracy
     from forkleft.lab.models import MODELS
+    from forkleft.lab.questions import HELD_OUT_SETS
 
-    print_accuracy(options.model or MODELS, options.set or ACCURACY_SETS, as_json=options.json)
+    print_accuracy(options.model or MODELS, options.set or HELD_OUT_SETS, as_json=options.json, records=options.records)
 
 
 if __name__ == "__main__":

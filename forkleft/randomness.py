@@ -5,6 +5,7 @@ results do not depend on batch order, on the number of processes, or on where a 
 """
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
 
@@ -15,6 +16,6 @@ def keyed_generator(*key: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
-def ids_key(ids: list[int]) -> str:
+def ids_key(ids: Sequence[int]) -> str:
     """A name for a token sequence."""
     return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()

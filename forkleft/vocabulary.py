@@ -35,24 +35,29 @@ class Vocabulary:
     stop_ids: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not self.stop_ids:
-            raise ForkLeftError("no stop id: name the tokens that end a response")
         if self.mask_id in self.stop_ids:
             raise ForkLeftError(f"the mask id {self.mask_id} cannot also end a response; stop ids: {self.stop_ids}")
+        if not self.valid.intersection(self.stop_ids):
+            raise ForkLeftError(
+                f"no response could end: expected a stop id within the vocabulary, found {list(self.stop_ids)}; "
+                "name the tokens that end a response"
+            )
 
     @classmethod
-    def of_rows(cls, rows: int, mask_id: int, stop_ids: Sequence[int], *, pad_id: int | None = None) -> "Vocabulary":
-        """The vocabulary of a model on its own: its first `rows` ids, less mask and pad."""
-        valid = set(range(rows)) - {mask_id}
+    def of_ids(
+        cls, ids: Iterable[int], mask_id: int, stop_ids: Sequence[int], *, pad_id: int | None = None
+    ) -> "Vocabulary":
+        """The vocabulary of a model on its own: the ids that have a token, less mask and pad."""
+        valid = set(ids) - {mask_id}
         if pad_id not in stop_ids:
             valid.discard(pad_id)
         return cls(frozenset(valid), mask_id, tuple(stop_ids))
 
-    def bias(self, rows: int, device: torch.device | str | None = None) -> torch.Tensor:
-        """`bias_V`, 0 at valid ids and −inf elsewhere, to be added to the `rows` logits of an output head."""
-        bias_V = torch.full((rows,), float("-inf"))
-        bias_V[[i for i in self.valid if i < rows]] = 0.0
-        return bias_V.to(device)
+    def excluded(self, rows: int) -> torch.Tensor:
+        """`excluded_V`: which of the `rows` logits of an output head are not of 𝒱 and must become −inf."""
+        excluded_V = torch.ones(rows, dtype=torch.bool)
+        excluded_V[[i for i in self.valid if i < rows]] = False
+        return excluded_V
 
     def check(self, ids: Iterable[int], what: str, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
         """Raise ForkLeftError naming the ids of `what` (a response, a reference) that are not valid."""
@@ -146,13 +151,16 @@ def _strings(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
 
 
 def _named(i: int, tokenizer: PreTrainedTokenizerBase | None) -> str:
-    token = tokenizer.convert_ids_to_tokens(i) if tokenizer is not None and i < len(tokenizer) else None
+    token = tokenizer.convert_ids_to_tokens(i) if tokenizer is not None and 0 <= i < len(tokenizer) else None
     return str(i) if token is None else f"{i} ({token!r})"
 
 
 def _mask_candidates(tokenizer: PreTrainedTokenizerBase) -> str:
+    added = tokenizer.added_tokens_decoder
+    # A mask token is an added one; pieces of ordinary words come after those.
     names = sorted(
-        (i, token) for token, i in tokenizer.get_vocab().items() if "mask" in token.lower() and not token.isalpha()
+        ((i, token) for token, i in tokenizer.get_vocab().items() if "mask" in token.lower() and not token.isalpha()),
+        key=lambda name: (name[0] not in added, name),
     )
     if not names:
         return "no token of it looks like one; name it with mask_token"

@@ -1,5 +1,3 @@
-import math
-
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizerFast
@@ -45,8 +43,8 @@ def test_pad_is_valid_where_it_stops_a_response():
     pad = tokenizer.pad_token_id
     assert pad in common(tokenizer, tokenizer, stop_ids=[pad]).valid
     assert pad not in common(tokenizer, tokenizer).valid
-    assert 3 in Vocabulary.of_rows(5, 4, [3], pad_id=3).valid
-    assert 3 not in Vocabulary.of_rows(5, 4, [2], pad_id=3).valid
+    assert 3 in Vocabulary.of_ids(range(5), 4, [3], pad_id=3).valid
+    assert 3 not in Vocabulary.of_ids(range(5), 4, [2], pad_id=3).valid
 
 
 def test_ordinary_tokens_that_differ_are_named():
@@ -66,18 +64,20 @@ def test_the_same_table_with_another_cut_is_an_error():
         common(word_tokenizer(), cut)
 
 
-def test_bias_covers_padded_rows():
+def test_padded_rows_are_excluded():
     vocabulary = Vocabulary(frozenset({0, 2, 3}), mask_id=1, stop_ids=(3,))
-    assert vocabulary.bias(6).tolist() == [0.0, -math.inf, 0.0, 0.0, -math.inf, -math.inf]
-    assert vocabulary.bias(3).tolist() == [0.0, -math.inf, 0.0]
+    assert vocabulary.excluded(6).tolist() == [False, True, False, False, True, True]
+    assert vocabulary.excluded(3).tolist() == [False, True, False]
 
 
 def test_check_names_the_tokens():
     tokenizer = build_tokenizer()
-    vocabulary = Vocabulary.of_rows(len(tokenizer), tokenizer.mask_token_id, [tokenizer.eos_token_id])
+    vocabulary = Vocabulary.of_ids(range(len(tokenizer)), tokenizer.mask_token_id, [tokenizer.eos_token_id])
     vocabulary.check([tokenizer.eos_token_id, 20], "question 7: the reference")
     with pytest.raises(ForkLeftError, match=r"question 7: the reference holds 2 id\(s\) .*: 1 \('<\|mask\|>'\), 999;"):
         vocabulary.check([20, 999, tokenizer.mask_token_id], "question 7: the reference", tokenizer)
+    with pytest.raises(ForkLeftError, match=r"holds 1 id\(s\) .*: -1;"):
+        vocabulary.check([-1], "question 7: the reference", tokenizer)
 
 
 def test_mask_id_is_resolved_and_never_guessed():
@@ -95,6 +95,12 @@ def test_mask_id_is_resolved_and_never_guessed():
         resolve_mask_id(plain, mask_token="<mask>")
     with pytest.raises(ForkLeftError, match=r"mask_token is 6 \('<m>'\) but the configuration's mask_token_id is 3"):
         resolve_mask_id(named, PretrainedConfig(mask_token_id=3))
+
+
+def test_added_tokens_come_first_among_the_candidates():
+    words = [*WORDS, "_mask", ".mask", "(mask", "[mask", "mask]", "-mask"]
+    with pytest.raises(ForkLeftError, match=r"candidates: '<\|MASK\|>' \(12\), '_mask'"):
+        resolve_mask_id(word_tokenizer(words, special=["<|MASK|>"]))
 
 
 def test_stop_ids_come_from_both_places():

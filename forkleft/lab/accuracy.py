@@ -2,118 +2,199 @@
 
     forkleft lab accuracy
 
-Two protocols, as for the real benchmarks: on `chain-*` the model writes its answer, greedily; on `choice-*` the offered
-letters are compared by their likelihood in the answer slot after the assistant prefix `"answer": "`.
+Two protocols, as for the real benchmarks. On `chain-*` the model writes its answer: a teacher greedily, a student with
+its native sampler, most confident positions first. On `choice-*` the offered letters are compared by their likelihood
+in the answer slot after the assistant prefix `"answer": "`; a student sees masks from the slot to the end of the block,
+as it does when it writes.
 """
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from forkleft.lab.models import LabModel, Tally, load_model
 from forkleft.lab.questions import LETTERS, Question, held_out
-from forkleft.verify import verify
+from forkleft.objective.readouts import Reading, prefix_hidden
+from forkleft.rollout import generate
+from forkleft.verify import extract
 
-ACCURACY_SETS = ("chain-3", "chain-4", "chain-5", "choice-2")
 ANSWER_PREFIX = '"answer": "'
 # Six steps of eight characters, the marked answer and the stop token, and some room to go wrong in.
 MAX_NEW_TOKENS = 64
+_BATCH = 128
 
 
-def print_accuracy(models: Sequence[str], sets: Sequence[str], *, as_json: bool = False) -> None:
-    """Measure shipped models on held-out sets and print a table, or a JSON object for each model and set.
+@dataclass(frozen=True)
+class Record:
+    """What a model did with one question. `response` is None in the slot protocol, where nothing is written."""
 
-    Every name is checked before anything is measured; ForkLeftError names what exists.
-    """
-    items = {name: held_out(name) for name in sets}
-    loaded = {name: load_model(name) for name in models}
-    console = Console()
-    if as_json:
-        for lab_model, set_name, tally in _measured(loaded, items, console):
-            low, high = tally.interval
-            fields = {"model": lab_model.card.name, "set": set_name, "protocol": protocol_of(items[set_name])}
-            fields |= {"correct": tally.correct, "total": tally.total, "accuracy": tally.accuracy}
-            print(json.dumps(fields | {"interval": [low, high], "card": lab_model.card.accuracy[set_name].accuracy}))
-        return
-    table = Table(title="Accuracy on held-out questions", caption="95% Wilson interval; card: when training ended")
-    for column in ("model", "set", "protocol"):
-        table.add_column(column)
-    for column in ("correct", "accuracy", "interval", "card"):
-        table.add_column(column, justify="right")
-    previous = None
-    for lab_model, set_name, tally in _measured(loaded, items, console):
-        name = lab_model.card.name
-        if previous not in (None, name):
-            table.add_section()
-        low, high = tally.interval
-        table.add_row(
-            name if name != previous else "",
-            set_name,
-            protocol_of(items[set_name]),
-            f"{tally.correct} / {tally.total}",
-            f"{tally.accuracy:.1%}",
-            f"{low:.1%} – {high:.1%}",
-            f"{lab_model.card.accuracy[set_name].accuracy:.1%}",
-        )
-        previous = name
-    console.print(table)
+    id: str
+    response: str | None
+    answer: str | None
+    correct: bool
+    tokens: int
+    forwards: int
 
 
-def _measured(
-    loaded: dict[str, LabModel], items: dict[str, list[Question]], console: Console
-) -> Iterator[tuple[LabModel, str, Tally]]:
-    for name, lab_model in loaded.items():
-        for set_name, questions in items.items():
-            with console.status(f"{name} on {set_name}"):
-                tally = measure(lab_model.model, lab_model.tokenizer, questions)
-            yield lab_model, set_name, tally
+@dataclass(frozen=True)
+class Measurement:
+    """A record for each question of a set."""
+
+    records: tuple[Record, ...]
+
+    @property
+    def tally(self) -> Tally:
+        """Right answers out of all."""
+        return Tally(sum(record.correct for record in self.records), len(self.records))
+
+    @property
+    def forwards_per_token(self) -> float:
+        """Forwards of the model for each token of the responses."""
+        return sum(record.forwards for record in self.records) / sum(record.tokens for record in self.records)
 
 
-def protocol_of(items: list[Question]) -> str:
+def measure(lab_model: LabModel, items: Sequence[Question]) -> Measurement:
+    """What a model does with a set of questions, under the set's protocol."""
+    answer = {
+        ("generated", False): _greedy_records,
+        ("generated", True): _native_records,
+        ("slot", False): _causal_slot_records,
+        ("slot", True): _masked_slot_records,
+    }[protocol_of(items), lab_model.student is not None]
+    records: list[Record] = []
+    for start in range(0, len(items), _BATCH):
+        records += answer(lab_model, items[start : start + _BATCH])
+    return Measurement(tuple(records))
+
+
+def protocol_of(items: Sequence[Question]) -> str:
     """How a set is measured: `generated` answers, or likelihood in the answer `slot`."""
     return "generated" if items[0].choices is None else "slot"
 
 
-def measure(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, items: list[Question]) -> Tally:
-    """The model's right answers on a set of questions, under the set's protocol."""
-    if protocol_of(items) == "generated":
-        responses = greedy_responses(model, tokenizer, items)
-        verdicts = [verify(text, item.answer, "lab") for text, item in zip(responses, items, strict=True)]
-    else:
-        letters = slot_letters(model, tokenizer, items)
-        verdicts = [letter == item.answer for letter, item in zip(letters, items, strict=True)]
-    return Tally(sum(verdicts), len(verdicts))
+def prompt_ids(lab_model: LabModel, items: Sequence[Question]) -> list[list[int]]:
+    """Each question through the chat template."""
+    turns = [[{"role": "user", "content": item.prompt}] for item in items]
+    return lab_model.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)["input_ids"]
 
 
 @torch.inference_mode()
-def greedy_responses(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, items: list[Question]) -> list[str]:
-    """What an autoregressive model writes to each question."""
-    batch = _prompts(tokenizer, items)
-    ids_BT = model.generate(**batch, do_sample=False, max_new_tokens=MAX_NEW_TOKENS)
-    return tokenizer.batch_decode(ids_BT[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+def _greedy_records(lab_model: LabModel, items: Sequence[Question]) -> list[Record]:
+    tokenizer = lab_model.tokenizer
+    batch = tokenizer.pad({"input_ids": prompt_ids(lab_model, items)}, padding_side="left", return_tensors="pt")
+    ids_BT = lab_model.model.generate(**batch, do_sample=False, max_new_tokens=MAX_NEW_TOKENS)
+    written_BT = ids_BT[:, batch["input_ids"].shape[1] :]
+    lengths = (written_BT != tokenizer.pad_token_id).sum(dim=1).tolist()
+    texts = tokenizer.batch_decode(written_BT, skip_special_tokens=True)
+    return [_written(item, text, n, n) for item, text, n in zip(items, texts, lengths, strict=True)]
+
+
+def _native_records(lab_model: LabModel, items: Sequence[Question]) -> list[Record]:
+    trajectories = generate(
+        lab_model.student, prompt_ids(lab_model, items), max_new_tokens=MAX_NEW_TOKENS, batch_size=_BATCH
+    )
+    return [_written(item, t.text, len(t.tokens), t.forwards) for item, t in zip(items, trajectories, strict=True)]
 
 
 @torch.inference_mode()
-def slot_letters(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, items: list[Question]) -> list[str]:
-    """The letter an autoregressive model finds most likely in the answer slot of each question."""
-    batch = _prompts(tokenizer, items, assistant_prefix=ANSWER_PREFIX)
-    logits_BV = model(**batch, logits_to_keep=1).logits[:, -1]
-    letter_ids = tokenizer.convert_tokens_to_ids(list(LETTERS))
-    return [LETTERS[place] for place in logits_BV[:, letter_ids].argmax(dim=-1).tolist()]
+def _causal_slot_records(lab_model: LabModel, items: Sequence[Question]) -> list[Record]:
+    prefix = _slot_prefix(lab_model)
+    prompts = [prompt + prefix for prompt in prompt_ids(lab_model, items)]
+    batch = lab_model.tokenizer.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
+    return _letter_records(lab_model, items, lab_model.model(**batch, logits_to_keep=1).logits[:, -1])
 
 
-def _prompts(tokenizer: PreTrainedTokenizerFast, items: list[Question], assistant_prefix: str = "") -> dict:
-    """Left-padded `input_ids` and `attention_mask` of the questions through the chat template."""
-    texts = [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": item.prompt}], add_generation_prompt=True, tokenize=False
-        )
-        + assistant_prefix
-        for item in items
+@torch.no_grad()
+def _masked_slot_records(lab_model: LabModel, items: Sequence[Question]) -> list[Record]:
+    prefix = _slot_prefix(lab_model)
+    # The slot's own token is hidden; any letter holds its place.
+    response = prefix + lab_model.tokenizer.convert_tokens_to_ids([LETTERS[0]])
+    readings = [
+        Reading(item.id, prompt, response, [len(prefix)])
+        for item, prompt in zip(items, prompt_ids(lab_model, items), strict=True)
     ]
-    batch = tokenizer(texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt")
-    return {name: batch[name] for name in ("input_ids", "attention_mask")}
+    hidden_BW = prefix_hidden(lab_model.student, readings, budget=MAX_NEW_TOKENS, geometry="canvas")
+    return _letter_records(lab_model, items, lab_model.student.logits(hidden_BW))
+
+
+def _slot_prefix(lab_model: LabModel) -> list[int]:
+    return lab_model.tokenizer.encode(ANSWER_PREFIX, add_special_tokens=False)
+
+
+def _written(item: Question, text: str, tokens: int, forwards: int) -> Record:
+    answer = extract(text, "lab")
+    return Record(item.id, text, answer, answer == item.answer, tokens, forwards)
+
+
+def _letter_records(lab_model: LabModel, items: Sequence[Question], logits_BV: torch.Tensor) -> list[Record]:
+    letter_ids = lab_model.tokenizer.convert_tokens_to_ids(list(LETTERS))
+    letters = [LETTERS[place] for place in logits_BV[:, letter_ids].argmax(dim=-1).tolist()]
+    return [Record(item.id, None, a, a == item.answer, 1, 1) for item, a in zip(items, letters, strict=True)]
+
+
+def print_accuracy(
+    models: Sequence[str], sets: Sequence[str], *, as_json: bool = False, records: Path | None = None
+) -> None:
+    """Measure shipped models on held-out sets and print a table, or a JSON object for each model and set.
+
+    `records` names a file for one JSON line per model and question. Every name is checked before anything is measured;
+    ForkLeftError names what exists.
+    """
+    items = {name: held_out(name) for name in sets}
+    loaded = [load_model(name) for name in models]
+    console = Console(stderr=as_json)
+    rows = []
+    for lab_model, set_name, found in _measured(loaded, items, console):
+        tally, card = found.tally, lab_model.card
+        row = {"model": card.name, "set": set_name, "protocol": protocol_of(items[set_name])}
+        row |= {"correct": tally.correct, "total": tally.total, "accuracy": tally.accuracy}
+        row |= {"interval": list(tally.interval), "forwards_per_token": found.forwards_per_token}
+        rows.append(row | {"card": card.accuracy[set_name].accuracy})
+        if as_json:
+            print(json.dumps(rows[-1]))
+        if records is not None:
+            with records.open("a", encoding="utf-8") as file:
+                for record in found.records:
+                    file.write(json.dumps({"model": card.name, "set": set_name} | asdict(record)) + "\n")
+    if not as_json:
+        console.print(_table(rows))
+
+
+def _measured(
+    loaded: Sequence[LabModel], items: dict[str, list[Question]], console: Console
+) -> Iterator[tuple[LabModel, str, Measurement]]:
+    for lab_model in loaded:
+        for set_name, questions in items.items():
+            with console.status(f"{lab_model.card.name} on {set_name}"):
+                found = measure(lab_model, questions)
+            yield lab_model, set_name, found
+
+
+def _table(rows: Sequence[dict]) -> Table:
+    table = Table(title="Accuracy on held-out questions", caption="95% Wilson interval; card: when training ended")
+    for column in ("model", "set", "protocol"):
+        table.add_column(column)
+    for column in ("correct", "accuracy", "interval", "card", "forwards\nper token"):
+        table.add_column(column, justify="right")
+    previous = None
+    for row in rows:
+        if previous not in (None, row["model"]):
+            table.add_section()
+        low, high = row["interval"]
+        table.add_row(
+            row["model"] if row["model"] != previous else "",
+            row["set"],
+            row["protocol"],
+            f"{row['correct']} / {row['total']}",
+            f"{row['accuracy']:.1%}",
+            f"{low:.1%} – {high:.1%}",
+            f"{row['card']:.1%}",
+            f"{row['forwards_per_token']:.2f}" if row["protocol"] == "generated" else "",
+        )
+        previous = row["model"]
+    return table

@@ -7,6 +7,7 @@ their digest, and the accuracy measured when the training ended.
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,20 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalL
 
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.statistics import wilson_interval
+from forkleft.lab.questions import HELD_OUT_SETS
+from forkleft.students import Family, Student
+from forkleft.vocabulary import resolve_mask_id, resolve_stop_ids
 
 # Raised when a better lab replaces this one; weights of another version are never mixed with these.
 LAB_VERSION = 1
 TEACHERS = ("teacher-strong", "teacher-medium", "teacher-weak")
 MODELS = TEACHERS
+# Blocks of 16 hold two steps of a chain, several decisions each. Steps fall differently into the blocks of the second
+# family, which count from the start of the sequence.
+FAMILIES = {
+    "block": Family("block", block_size=16, anchor="prompt_end", head="same"),
+    "shifted": Family("block", block_size=16, anchor="absolute", head="shifted"),
+}
 
 _WEIGHTS = Path(__file__).parent / "weights" / f"v{LAB_VERSION}"
 _WEIGHT_FILE = "model.safetensors"
@@ -52,6 +62,8 @@ class Card:
     command: str
     recipe: dict[str, Any]
     accuracy: dict[str, Tally]
+    # A student's family; None for an autoregressive model.
+    family: str | None = None
     # Known once the weights are written.
     parameters: int = 0
     sha256: str = ""
@@ -64,6 +76,19 @@ class LabModel:
     model: Qwen3ForCausalLM
     tokenizer: PreTrainedTokenizerFast
     card: Card
+
+    @cached_property
+    def student(self) -> Student | None:
+        """The model as a diffusion student; None if it is autoregressive."""
+        return None if self.card.family is None else lab_student(self.model, self.tokenizer, self.card.family)
+
+
+def lab_student(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, family: str) -> Student:
+    """A lab model as a student of one of the lab's families."""
+    stop_ids = resolve_stop_ids(tokenizer, model.generation_config)
+    return Student.from_model(
+        model, FAMILIES[family], resolve_mask_id(tokenizer, model.config), stop_ids, tokenizer=tokenizer
+    )
 
 
 def model_path(name: str) -> Path:
@@ -89,8 +114,16 @@ def load_folder(folder: Path) -> LabModel:
             f"{weights} is damaged: its card gives sha256 {card.sha256[:12]}…, found {found[:12]}…; "
             f"reinstall forkleft, or train it again: {card.command}"
         )
-    model = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    return LabModel(model, AutoTokenizer.from_pretrained(folder, trust_remote_code=False), card)
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        # Without a configuration Transformers would build a model of its default size: gigabytes.
+        if not (folder / name).is_file():
+            raise ForkLeftError(f"{folder / name} is missing; reinstall forkleft, or train it again: {card.command}")
+    try:
+        model = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        return LabModel(model, AutoTokenizer.from_pretrained(folder, trust_remote_code=False), card)
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ForkLeftError(f"{folder} is damaged ({reason}); reinstall forkleft, or train it again") from error
 
 
 def read_card(folder: Path) -> Card:
@@ -98,7 +131,7 @@ def read_card(folder: Path) -> Card:
     path = folder / "card.json"
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
-        fields["accuracy"] = {name: Tally(**tally) for name, tally in fields["accuracy"].items()}
+        fields["accuracy"] = {name: Tally(**fields["accuracy"][name]) for name in HELD_OUT_SETS}
         return Card(**fields)
     except FileNotFoundError:
         raise ForkLeftError(f"{path} is missing: {folder} holds no lab model; reinstall forkleft") from None
@@ -121,6 +154,9 @@ def _page(card: Card) -> str:
     for name, tally in card.accuracy.items():
         low, high = tally.interval
         rows.append(f"| {name} | {tally.correct} / {tally.total} | {tally.accuracy:.1%} | {low:.1%} – {high:.1%} |")
+    kind = "An autoregressive model, stock `Qwen3ForCausalLM`,"
+    if card.family is not None:
+        kind = f"A diffusion model of the lab's family `{card.family}`, stock `Qwen3ForCausalLM` weights"
     shares = ":".join(f"{share:g}" for share in card.recipe["shares"])
     return "\n".join(
         [
@@ -131,7 +167,7 @@ def _page(card: Card) -> str:
             "",
             f"# {card.name} (ForkLeft lab, version {card.lab_version})",
             "",
-            f"A stock `Qwen3ForCausalLM` of {card.parameters:,} parameters, trained from nothing on the lab's chains "
+            f"{kind} of {card.parameters:,} parameters, trained from nothing on the lab's chains "
             f"of 2 to 6 steps (operators + : - : * in shares {shares}; {card.recipe['choice_share']:.0%} of the "
             f"questions two-step multiple-choice): {card.recipe['steps']:,} steps of {card.recipe['batch']} questions, "
             f"seed {card.recipe['seed']}, {card.recipe['threads']} thread(s).",

@@ -1,15 +1,20 @@
 """Train the lab's models from nothing. The shipped weights are what these commands produced.
 
     python -m forkleft.lab.pretrain teacher --strength strong --output runs/teacher-strong
+    python -m forkleft.lab.pretrain student --family block --output runs/student-block
 
-Next-token prediction on the solution, given the question. A run is a function of its arguments: same machine, same
-thread count, same weights. Each run ends by measuring the held-out sets and writing the model's card.
+Teachers learn to predict the next token of the solution, given the question. Students are made as real ones are: an
+autoregressive model first, then denoising, block by block (`objective/denoising.py`). They saw `*` in few of their
+training steps, which leaves them something to learn.
+
+A run is a function of its arguments: same machine, same thread count, same weights. Each run ends by measuring the
+held-out sets and writing the model's card.
 """
 
 import argparse
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -18,10 +23,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from forkleft.errors import ForkLeftError
-from forkleft.lab.accuracy import measure
-from forkleft.lab.models import LAB_VERSION, Card, LabModel, save_model
+from forkleft.lab.accuracy import MAX_NEW_TOKENS, measure
+from forkleft.lab.models import FAMILIES, LAB_VERSION, Card, LabModel, lab_student, save_model
 from forkleft.lab.questions import EQUAL_SHARES, HELD_OUT_SETS, Question, check_shares, held_out, training_stream
 from forkleft.lab.tokenizer import END_OF_TEXT, END_OF_TURN, build_tokenizer
+from forkleft.objective.denoising import Example, denoising_loss
+from forkleft.randomness import keyed_generator
+from forkleft.students import Student
 
 _IGNORED = -100
 _HEAD_DIM = 24
@@ -34,6 +42,8 @@ class Recipe:
     layers: int
     width: int
     steps: int
+    # Steps of next-token prediction before a student's steps of denoising.
+    causal_steps: int = 0
     batch: int = 32
     lr: float = 3e-3
     warmup: int = 100
@@ -49,6 +59,12 @@ TEACHERS = {
     "strong": Recipe(layers=4, width=96, steps=3000, batch=64),
     "medium": Recipe(layers=3, width=72, steps=1500),
     "weak": Recipe(layers=2, width=48, steps=2100),
+}
+STUDENTS = {
+    name: Recipe(
+        layers=3, width=96, causal_steps=1800, steps=1000, lr=2e-3, shares=(0.49, 0.49, 0.02), choice_share=0.2
+    )
+    for name in FAMILIES
 }
 
 
@@ -99,37 +115,79 @@ def teacher_batch(
     return ids_BT, labels_BT
 
 
-def learning_rate(recipe: Recipe, step: int) -> float:
+def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
     """Linear warm-up, then a cosine down to 5% of the peak."""
     if step < recipe.warmup:
         return recipe.lr * (step + 1) / recipe.warmup
-    done = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
+    done = (step - recipe.warmup) / max(1, steps - recipe.warmup)
     return recipe.lr * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
 def train_teacher(recipe: Recipe) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
     """Train an autoregressive teacher; deterministic in the recipe."""
-    check_shares(recipe.shares)
-    torch.set_num_threads(recipe.threads)
     tokenizer = build_tokenizer()
-    model = build_model(recipe, tokenizer).train()
+    model = build_model(recipe, tokenizer)
+    _train(model, recipe, recipe.steps, _stream(recipe), _causal_loss(model, recipe, tokenizer))
+    return model, tokenizer
+
+
+def train_student(recipe: Recipe, family: str) -> Student:
+    """Train a diffusion student of a lab family; deterministic in the recipe."""
+    tokenizer = build_tokenizer()
+    model = build_model(recipe, tokenizer)
+    stream = _stream(recipe)
+    _train(model, recipe, recipe.causal_steps, stream, _causal_loss(model, recipe, tokenizer))
+    student = lab_student(model, tokenizer, family)
+    hidden = keyed_generator(recipe.seed, "denoising")
+
+    def denoising(stream: Iterator[Question]) -> torch.Tensor:
+        examples = [Example(*encode(next(stream), tokenizer)) for _ in range(recipe.batch)]
+        return denoising_loss(student, examples, budget=MAX_NEW_TOKENS, generator=hidden)
+
+    _train(model, recipe, recipe.steps, stream, denoising)
+    return student
+
+
+def _stream(recipe: Recipe) -> Iterator[Question]:
+    check_shares(recipe.shares)
+    return training_stream(recipe.seed, shares=recipe.shares, choice_share=recipe.choice_share)
+
+
+def _causal_loss(
+    model: Qwen3ForCausalLM, recipe: Recipe, tokenizer: PreTrainedTokenizerFast
+) -> Callable[[Iterator[Question]], torch.Tensor]:
+    def loss(stream: Iterator[Question]) -> torch.Tensor:
+        ids_BT, labels_BT = teacher_batch(stream, recipe.batch, tokenizer)
+        # Padding stands on the right, where causal attention never looks: no mask is needed.
+        return model(input_ids=ids_BT, labels=labels_BT).loss
+
+    return loss
+
+
+def _train(
+    model: Qwen3ForCausalLM,
+    recipe: Recipe,
+    steps: int,
+    stream: Iterator[Question],
+    batch_loss: Callable[[Iterator[Question]], torch.Tensor],
+) -> None:
+    """AdamW over `steps` batches of the stream; leaves the model in evaluation mode."""
+    torch.set_num_threads(recipe.threads)
+    model.train()
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=recipe.weight_decay)
-    stream = training_stream(recipe.seed, shares=recipe.shares, choice_share=recipe.choice_share)
     columns = [TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
     with Progress(*columns, TextColumn("loss {task.fields[loss]:.4f}")) as progress:
-        task = progress.add_task("training", total=recipe.steps, loss=float("nan"))
-        for step in range(recipe.steps):
-            ids_BT, labels_BT = teacher_batch(stream, recipe.batch, tokenizer)
-            # Padding stands on the right, where causal attention never looks: no mask is needed.
-            loss = model(input_ids=ids_BT, labels=labels_BT).loss
+        task = progress.add_task("training", total=steps, loss=float("nan"))
+        for step in range(steps):
+            loss = batch_loss(stream)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(recipe, step)
+                group["lr"] = learning_rate(recipe, step, steps)
             optimizer.step()
             progress.update(task, advance=1, loss=loss.item())
-    return model.eval(), tokenizer
+    model.eval()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -138,30 +196,42 @@ def main(arguments: list[str] | None = None) -> None:
     roles = parser.add_subparsers(dest="role", required=True)
     teacher = roles.add_parser("teacher", help="an autoregressive teacher")
     teacher.add_argument("--strength", choices=TEACHERS, required=True)
-    teacher.add_argument("--output", type=Path, required=True, help="folder to write, which must not exist yet")
-    teacher.add_argument("--steps", type=int, help="train for another number of steps than the recipe says")
-    teacher.add_argument("--seed", type=int, help="another seed than the recipe's")
+    student = roles.add_parser("student", help="a diffusion student")
+    student.add_argument("--family", choices=STUDENTS, required=True)
+    student.add_argument("--causal-steps", type=int, help="another number of steps before denoising than the recipe's")
+    for role in (teacher, student):
+        role.add_argument("--output", type=Path, required=True, help="folder to write, which must not exist yet")
+        role.add_argument("--steps", type=int, help="train for another number of steps than the recipe says")
+        role.add_argument("--seed", type=int, help="another seed than the recipe's")
     options = parser.parse_args(arguments)
 
-    recipe = TEACHERS[options.strength]
-    changed = {name: value for name in ("steps", "seed") if (value := getattr(options, name)) is not None}
+    kind = f"--strength {options.strength}" if options.role == "teacher" else f"--family {options.family}"
+    recipe = TEACHERS[options.strength] if options.role == "teacher" else STUDENTS[options.family]
+    overrides = ("steps", "seed", "causal_steps")
+    changed = {name: value for name in overrides if (value := getattr(options, name, None)) is not None}
     recipe = replace(recipe, **changed)
-    if recipe.steps < 1:
-        raise ForkLeftError(f"--steps must be at least 1, found {recipe.steps}")
+    if recipe.steps < 1 or recipe.causal_steps < 0:
+        raise ForkLeftError(f"--steps must be at least 1, found {recipe.steps}; --causal-steps not below 0")
     if options.output.exists():
         raise ForkLeftError(f"{options.output} exists already; name a new folder")
-    model, tokenizer = train_teacher(recipe)
-    given = "".join(f" --{name} {value}" for name, value in changed.items())
-    name = f"teacher-{options.strength}"
+    name = f"{options.role}-{kind.split()[1]}"
+    given = "".join(f" --{key.replace('_', '-')} {value}" for key, value in changed.items())
     card = Card(
         name=name,
         lab_version=LAB_VERSION,
-        command=f"python -m forkleft.lab.pretrain teacher --strength {options.strength}{given} --output {name}",
+        family=None if options.role == "teacher" else options.family,
+        command=f"python -m forkleft.lab.pretrain {options.role} {kind}{given} --output {name}",
         recipe=asdict(recipe),
-        accuracy={set_name: measure(model, tokenizer, held_out(set_name)) for set_name in HELD_OUT_SETS},
+        accuracy={},
     )
-    save_model(options.output, LabModel(model, tokenizer, card))
-    print(f"{name}: " + ", ".join(f"{key} {tally.accuracy:.1%}" for key, tally in card.accuracy.items()))
+    if options.role == "teacher":
+        trained = LabModel(*train_teacher(recipe), card)
+    else:
+        one = train_student(recipe, options.family)
+        trained = LabModel(one.model, one.tokenizer, card)
+    accuracy = {set_name: measure(trained, held_out(set_name)).tally for set_name in HELD_OUT_SETS}
+    save_model(options.output, replace(trained, card=replace(card, accuracy=accuracy)))
+    print(f"{name}: " + ", ".join(f"{key} {tally.accuracy:.1%}" for key, tally in accuracy.items()))
 
 
 if __name__ == "__main__":

@@ -81,7 +81,8 @@ def questions(
     check_shares(shares)
     if count < 1:
         raise ForkLeftError(f"count must be at least 1, found {count}")
-    rng = random.Random(f"{seed}/{split}/{steps}/{form}")
+    # Not of the form: a seed gives the same chains with and without options.
+    rng = random.Random(f"{seed}/{split}/{steps}/chain")
     found: dict[str, Question] = {}
     misses = 0
     while len(found) < count:

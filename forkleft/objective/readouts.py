@@ -31,6 +31,9 @@ Geometry = Literal["truncated", "canvas"]
 View = Literal["prefix", "target_masked"]
 ReadAttention = Literal["native", "full"]
 
+# Tokens in one forward of a fully attending student, whose positions are sequences of their own.
+_SEQUENCE_TOKENS = 32_768
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -89,7 +92,7 @@ def all_mask_hidden(student: Student, readings: Sequence[Reading], *, budget: in
         return _nothing(student)
     layout = PackedLayout(streams, student.device)
     rows = [first + row for first, rows in zip(layout.clean_index, wanted, strict=True) for row in rows]
-    return _hidden_rows(student, layout, rows)
+    return _hidden_rows(student, layout, rows, readings)
 
 
 def _read(
@@ -108,7 +111,7 @@ def _read(
     for q, (_, wanted) in enumerate(streams):
         for replica, row in wanted:
             rows.append(row + (layout.clean_index[q] if replica is None else layout.replica_index[q][replica]))
-    return _hidden_rows(student, layout, rows)
+    return _hidden_rows(student, layout, rows, readings)
 
 
 def _packed_stream(
@@ -146,7 +149,7 @@ def _packed_stream(
 def _read_sequences(
     student: Student, readings: Sequence[Reading], view: View, geometry: Geometry, budget: int
 ) -> torch.Tensor:
-    """One fully attending sequence for each position."""
+    """One fully attending sequence for each position, as many in a forward as `_SEQUENCE_TOKENS` allow."""
     mask, shift = student.vocabulary.mask_id, student.family.shift
     sequences, wanted = [], []
     for reading in readings:
@@ -161,13 +164,29 @@ def _read_sequences(
                 ids = before + [mask] * (1 - shift)
             sequences.append(Stream(ids, [0] * len(ids)))
             wanted.append(prompt + i - shift)
-    layout = PackedLayout(sequences, student.device)
-    return _hidden_rows(student, layout, [a + b for a, b in zip(layout.clean_index, wanted, strict=True)])
+    owners = [reading for reading in readings for _ in reading.positions]
+    size = max(1, _SEQUENCE_TOKENS // max(len(sequence.ids) for sequence in sequences))
+    parts = []
+    for start in range(0, len(sequences), size):
+        chosen = slice(start, start + size)
+        layout = PackedLayout(sequences[chosen], student.device)
+        rows = [first + row for first, row in zip(layout.clean_index, wanted[chosen], strict=True)]
+        one_each = [Reading(one.id, one.prompt, one.response, [0]) for one in owners[chosen]]
+        parts.append(_hidden_rows(student, layout, rows, one_each))
+    return torch.cat(parts)
 
 
-def _hidden_rows(student: Student, layout: PackedLayout, rows: list[int]) -> torch.Tensor:
+def _hidden_rows(student: Student, layout: PackedLayout, rows: list[int], readings: Sequence[Reading]) -> torch.Tensor:
+    """The wanted rows of a forward, which belong to the positions of the readings in order."""
     hidden_ND = student.hidden(layout.ids_N, layout.positions_N, layout)
-    return hidden_ND[torch.tensor(rows, device=hidden_ND.device)]
+    hidden_SD = hidden_ND[torch.tensor(rows, device=hidden_ND.device)]
+    if not (finite_S := hidden_SD.detach().isfinite().all(dim=-1)).all():
+        names = [reading.id for reading in readings for _ in reading.positions]
+        raise ForkLeftError(
+            f"question {names[int(finite_S.logical_not().nonzero()[0])]}: the student's readout is not finite; "
+            "are the weights damaged, or the precision too low?"
+        )
+    return hidden_SD
 
 
 def _nothing(student: Student) -> torch.Tensor:

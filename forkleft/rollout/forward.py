@@ -60,17 +60,24 @@ class CachedForward:
     def __init__(self, student: Student, places: int, columns: int) -> None:
         config, device = student.model.config, student.device
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (places, config.num_key_value_heads, columns, width)
-        dtype = student.model.get_input_embeddings().weight.dtype
         self._student = student
-        self._keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
-        self._values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
+        self._shape = (places, config.num_key_value_heads, columns, width)
+        # For each layer, made with its first keys: only those tell the precision (autocast may lower it).
+        self._keys: list[torch.Tensor] = []
+        self._values: list[torch.Tensor] = []
         # Columns without a token belong to no block that a query could reach.
         self._block_RL = torch.full((places, columns), _NO_TOKEN, dtype=torch.int32, device=device)
         # How many columns of each row are final; and, for a shifted head, the hidden state before the segment.
         self._final = [0] * places
-        self._before_RW = torch.zeros(places, config.hidden_size, dtype=dtype, device=device)
+        self._before_RW = torch.zeros(places, config.hidden_size, device=device)
         self._step: _Step | None = None
+
+    def buffers(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and values of a layer, `(places, K, L, D)`; created like the given ones when first asked for."""
+        if layer == len(self._keys):
+            self._keys.append(keys.new_zeros(self._shape))
+            self._values.append(values.new_zeros(self._shape))
+        return self._keys[layer], self._values[layer]
 
     def enter(self, place: int, row: Row) -> None:
         """See `Forward`."""
@@ -101,6 +108,7 @@ class CachedForward:
             return hidden_NW[step.first_R[place_U] + position_U]
         for place, (final, start, _) in enumerate(spans):
             if final < start:
+                self._before_RW = self._before_RW.to(hidden_NW)
                 self._before_RW[place] = hidden_NW[step.token(place, start - 1)]
         source_U = step.first_R[place_U] + position_U - 1
         outside_U = position_U == step.start_R[place_U]
@@ -123,7 +131,7 @@ class _Step:
         for length in lengths:
             offsets.append(offsets[-1] + length)
         # Adding a position to `first` gives the token's index in N.
-        first = [offset - span[0] for offset, span in zip(offsets, spans, strict=False)]
+        first = [offset - span[0] for offset, span in zip(offsets[:-1], spans, strict=True)]
         self._first = first
         self.place_N, self.position_N = place_N.to(device), position_N.to(device)
         self.first_R = torch.tensor(first, device=device)
@@ -148,9 +156,9 @@ class _Step:
         self, layer: int, query_1HND: torch.Tensor, key_1KND: torch.Tensor, value_1KND: torch.Tensor, scaling: float
     ) -> torch.Tensor:
         """See `Layout`: writes the new keys and values to their columns, then attends over the columns."""
-        keys, values = self._cache._keys[layer], self._cache._values[layer]
-        keys[self.place_N, :, self.position_N] = key_1KND[0].transpose(0, 1).to(keys.dtype)
-        values[self.place_N, :, self.position_N] = value_1KND[0].transpose(0, 1).to(values.dtype)
+        keys, values = self._cache.buffers(layer, key_1KND, value_1KND)
+        keys[self.place_N, :, self.position_N] = key_1KND[0].transpose(0, 1)
+        values[self.place_N, :, self.position_N] = value_1KND[0].transpose(0, 1)
         rows = len(self.spans)
         keys, values = keys[:rows, :, : self._columns], values[:rows, :, : self._columns]
         heads, width = query_1HND.shape[1], query_1HND.shape[3]

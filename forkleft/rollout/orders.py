@@ -22,13 +22,13 @@ class Predictions:
     """What one forward says of the unresolved positions of all rows.
 
     entropy_U: H(p) in nats; confidence_U: max_u p(u); offset_U: the place in the block;
-    noise_U: a number in [0, 1) fixed by seed and question.
+    noise_U: for the random order, a number in [0, 1) fixed by seed and question.
     """
 
     entropy_U: torch.Tensor
     confidence_U: torch.Tensor
     offset_U: torch.Tensor
-    noise_U: torch.Tensor
+    noise_U: torch.Tensor | None = None
 
 
 # Low entropy and high confidence are different orders: maximum probability is not minimum entropy.
@@ -66,7 +66,8 @@ def summarise(logits_UV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     confidence_U = p_UV.amax(dim=-1)
     # H = log Z − Σ p·z, where log Z = −log max p. Finite stand-ins for −inf, since 0 · −inf would be NaN.
     relative_UV.clamp_(min=torch.finfo(logits_UV.dtype).min)
-    entropy_U = -confidence_U.log() - torch.linalg.vecdot(p_UV, relative_UV)
+    with torch.autocast(logits_UV.device.type, enabled=False):  # which would round the products to bfloat16
+        entropy_U = -confidence_U.log() - torch.linalg.vecdot(p_UV, relative_UV)
     return entropy_U.clamp(min=0), confidence_U
 
 
@@ -78,7 +79,6 @@ def sample(logits_UV: torch.Tensor, uniform_U: torch.Tensor, temperature: float,
     p_UV, token_UV = (logits_UV / temperature).softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
     mass_UV = p_UV.cumsum(dim=-1)
     kept_UV = p_UV.masked_fill(mass_UV - p_UV >= top_p, 0.0)
-    kept_UV[:, 0] = p_UV[:, 0]
     reached_UV = kept_UV.cumsum(dim=-1)
     mark_U1 = (uniform_U * reached_UV[:, -1])[:, None]
     place_U1 = torch.searchsorted(reached_UV, mark_U1, right=True)

@@ -13,6 +13,7 @@ pass, and random choices are keyed by seed and question.
 Shapes: R rows being written, L columns (sequence positions), B positions of a block, U unresolved positions.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -42,10 +43,15 @@ def generate(
 ) -> list[Trajectory]:
     """Write a response to each prompt (token ids) and return the trajectories in the prompts' order.
 
-    max_new_tokens: the response budget. passes: R, the passes a block may take (default: its size, one token a pass).
-    threshold: also commit every position whose confidence is above it. temperature, top_p: 0 commits the argmax, as
-    training does; above 0 tokens are sampled. seed: for sampling and the random order. ids: the questions' names, for
-    errors and for keying random choices (default: the prompt itself). batch_size: rows written at a time.
+    max_new_tokens: the response budget.
+    passes: R, the passes a block may take (default: its size, one token a pass).
+    threshold: in each pass also commit every position whose confidence is above it, beside the k_r that the passes ask
+        for (one, unless there are fewer passes than positions).
+    temperature, top_p: 0 commits the argmax, as training does; above 0 tokens are sampled.
+    seed: for sampling and the random order.
+    ids: the questions' names, for errors and for keying random choices (default: the prompt itself); a repeated
+        question draws anew.
+    batch_size: rows written at a time.
 
     Raises ForkLeftError for bad arguments, for a prompt that is empty, too long or contains the mask, and, naming the
     question, when the student's logits are not finite.
@@ -53,7 +59,7 @@ def generate(
     _check(student, prompts, max_new_tokens, order, passes, threshold, temperature, top_p, ids, batch_size)
     if not prompts:
         return []
-    training = student.model.training
+    modes = [(module, module.training) for module in student.model.modules()]
     student.model.eval()
     try:
         rollout = _Rollout(
@@ -71,7 +77,8 @@ def generate(
         )
         return rollout.run()
     finally:
-        student.model.train(training)
+        for module, mode in modes:
+            module.training = mode
 
 
 class _Rollout:
@@ -96,6 +103,7 @@ class _Rollout:
         self.order, self.passes, self.threshold = order, passes, threshold
         self.temperature, self.top_p, self.seed, self.places = temperature, top_p, seed, places
         columns, device = max(map(len, prompts)) + budget, student.device
+        self.keys = _keys([ids_key(prompt) for prompt in prompts] if ids is None else ids)
         self.rows: list[Row] = []
         self.forward: Forward = (
             CachedForward(student, places, columns) if student.family.attention == "block" else CanvasForward(student)
@@ -103,8 +111,9 @@ class _Rollout:
         self.ids_RL = torch.full((places, columns), student.vocabulary.mask_id, device=device)
         self.unresolved_RL = torch.zeros((places, columns), dtype=torch.bool, device=device)
         self.pass_RL = torch.zeros((places, columns), dtype=torch.int32, device=device)
-        self.entropy_RL = torch.zeros((places, columns), dtype=torch.float64, device=device)
-        self.confidence_RL = torch.zeros((places, columns), dtype=torch.float64, device=device)
+        dtype = torch.promote_types(student.model.dtype, torch.float32)
+        self.entropy_RL = torch.zeros((places, columns), dtype=dtype, device=device)
+        self.confidence_RL = torch.zeros((places, columns), dtype=dtype, device=device)
         self.noise_RL = torch.zeros((places, columns), dtype=torch.float64)
 
     def run(self) -> list[Trajectory]:
@@ -125,11 +134,10 @@ class _Rollout:
     def enter(self, number: int) -> None:
         prompt = self.prompts[number]
         row, place = Row(number, prompt, len(prompt) + self.budget), len(self.rows)
-        key = self.ids[number] if self.ids is not None else ids_key(list(prompt))
         if self.temperature > 0:
-            row.generators["sample"] = keyed_generator(self.seed, key, "sample")
+            row.generators["sample"] = keyed_generator(self.seed, *self.keys[number], "sample")
         if self.order == "random":
-            row.generators["order"] = keyed_generator(self.seed, key, "order")
+            row.generators["order"] = keyed_generator(self.seed, *self.keys[number], "order")
         self.rows.append(row)
         self.ids_RL[place] = self.student.vocabulary.mask_id
         self.ids_RL[place, : len(prompt)] = torch.tensor(prompt)
@@ -172,7 +180,7 @@ class _Rollout:
         self.check_finite(entropy_U, place_U)
         start_R = torch.tensor([row.segment_start for row in self.rows], device=place_U.device)
         offset_U = position_U - start_R[place_U]
-        noise_U = self.noise_RL[place_U.cpu(), position_U.cpu()].to(entropy_U) if self.order == "random" else entropy_U
+        noise_U = self.noise_RL[place_U.cpu(), position_U.cpu()].to(entropy_U) if self.order == "random" else None
         predictions = Predictions(entropy_U, confidence_U, offset_U, noise_U)
 
         table = (count, self.student.family.block_size)
@@ -197,8 +205,8 @@ class _Rollout:
         else:
             self.ids_RL[chosen] = logits_UV[chosen_U].argmax(dim=-1)
         self.pass_RL[chosen] = pass_R[chosen[0]]
-        self.entropy_RL[chosen] = entropy_U[chosen_U].to(torch.float64)
-        self.confidence_RL[chosen] = confidence_U[chosen_U].to(torch.float64)
+        self.entropy_RL[chosen] = entropy_U[chosen_U].to(self.entropy_RL.dtype)
+        self.confidence_RL[chosen] = confidence_U[chosen_U].to(self.entropy_RL.dtype)
         self.unresolved_RL[chosen] = False
         committed = torch.bincount(chosen[0], minlength=count).tolist()
         self.unresolved_in_segment = [before - now for before, now in zip(left, committed, strict=True)]
@@ -210,7 +218,7 @@ class _Rollout:
         """A number in [0, 1) for each unresolved position, from the row's own stream."""
         size = self.student.family.block_size
         drawn = [torch.rand(size, generator=row.generators["sample"], dtype=torch.float64) for row in self.rows]
-        return torch.stack(drawn).to(place_U.device)[place_U, offset_U]
+        return torch.stack(drawn).to(self.entropy_RL)[place_U, offset_U]
 
     def close_segment(self, place: int) -> Trajectory | None:
         """After a block's last commit: the trajectory if the response has ended, else the next block is opened."""
@@ -244,6 +252,16 @@ class _Rollout:
             )
 
 
+def _keys(names: Sequence[str]) -> list[tuple[str, int]]:
+    """What random choices are keyed by: a question's name, and how often it came up before (avg@k repeats it)."""
+    seen: Counter[str] = Counter()
+    keys = []
+    for name in names:
+        keys.append((name, seen[name]))
+        seen[name] += 1
+    return keys
+
+
 def _name(number: int, ids: Sequence[str] | None) -> str:
     return f"prompt {number}" if ids is None else f"question {ids[number]}"
 
@@ -260,12 +278,14 @@ def _check(
     ids: Sequence[str] | None,
     batch_size: int,
 ) -> None:
+    if not isinstance(prompts, Sequence):
+        raise ForkLeftError(f"expected a list of prompts, found a {type(prompts).__name__}; use .tolist()")
     if order not in ORDERS:
         raise ForkLeftError(f"unknown order {order!r}; there are {', '.join(ORDERS)}")
     least = {"max_new_tokens": max_new_tokens, "passes": 1 if passes is None else passes, "batch_size": batch_size}
     for name, value in least.items():
-        if value < 1:
-            raise ForkLeftError(f"{name} must be at least 1, found {value}")
+        if not isinstance(value, int) or value < 1:
+            raise ForkLeftError(f"{name} must be a whole number of at least 1, found {value}")
     if threshold is not None and not 0 <= threshold <= 1:
         raise ForkLeftError(f"threshold is a probability between 0 and 1, found {threshold}")
     if not 0 <= temperature < float("inf"):

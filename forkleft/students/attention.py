@@ -140,6 +140,7 @@ class PackedLayout:
         self.positions_N = torch.tensor(positions, device=device)
         self._tokens = tuple(torch.tensor(column, device=device) for column in (question, replica, block))
         self._clean_QT, self._clean_real_QT = _padded(clean_rows, device)
+        self._one_block = all(len(set(stream.blocks)) == 1 for stream in streams)
         folded.sort(key=lambda row: row.reach)
         size = -(-len(folded) // _GROUPS) or 1
         self._groups = [_Group(folded[start : start + size], device) for start in range(0, len(folded), size)]
@@ -157,20 +158,26 @@ class PackedLayout:
     ) -> torch.Tensor:
         """See `Layout`. FlexAttention on CUDA, where it skips what nobody sees; gathered rows and SDPA elsewhere."""
         if query_1HND.device.type == "cuda":
-            return self.attend_flex(query_1HND, key_1KND, value_1KND, scaling, _compiled_flex())
+            return self.attend_flex(query_1HND, key_1KND, value_1KND, scaling, *_compiled())
         return self.attend_rows(query_1HND, key_1KND, value_1KND, scaling)
 
     def attend_flex(
-        self, query_1HND: torch.Tensor, key_1KND: torch.Tensor, value_1KND: torch.Tensor, scaling: float, flex: Any
+        self,
+        query_1HND: torch.Tensor,
+        key_1KND: torch.Tensor,
+        value_1KND: torch.Tensor,
+        scaling: float,
+        flex: Any = flex_attention,
+        make_mask: Any = create_block_mask,
     ) -> torch.Tensor:
-        """All N tokens against all N under the rule itself."""
+        """All N tokens against all N under the rule itself, with FlexAttention, compiled or not."""
         if self._block_mask is None:
             n = len(self.ids_N)
 
             def rule(batch, head, q, k):
                 return may_attend(tuple(x[q] for x in self._tokens), tuple(x[k] for x in self._tokens))
 
-            self._block_mask = create_block_mask(rule, B=None, H=None, Q_LEN=n, KV_LEN=n, device=query_1HND.device)
+            self._block_mask = make_mask(rule, B=None, H=None, Q_LEN=n, KV_LEN=n, device=query_1HND.device)
         grouped = query_1HND.shape[1] != key_1KND.shape[1]
         out_1HND = flex(
             query_1HND, key_1KND, value_1KND, block_mask=self._block_mask, scale=scaling, enable_gqa=grouped
@@ -195,13 +202,22 @@ class PackedLayout:
         return torch.cat(outs)[self._place_N][None]
 
     def _additive_masks(self, dtype: torch.dtype) -> list[torch.Tensor]:
-        """For the clean rows `(Q, 1, T, T)` and for each group `(F, 1, W, reach + W)`: 0 where seen, −inf elsewhere.
-
-        Made once for all layers.
+        """0 where seen, −inf elsewhere: for the clean rows `(Q, 1, T, T)`, or `(Q, 1, 1, T)` where all attend to all;
+        then for each group `(F, 1, W, reach + W)`. Made once for all layers.
         """
         if dtype not in self._masks:
             clean = tuple(x[self._clean_QT] for x in self._tokens)
-            masks = [_additive(clean, self._clean_real_QT, clean, self._clean_real_QT, dtype)]
+            # With full attention all rows of the mask are alike.
+            queries = 1 if self._one_block else None
+            masks = [
+                _additive(
+                    tuple(x[:, :queries] for x in clean),
+                    self._clean_real_QT[:, :queries],
+                    clean,
+                    self._clean_real_QT,
+                    dtype,
+                )
+            ]
             for group in self._groups:
                 own = tuple(x[group.index_FW] for x in self._tokens)
                 keys = tuple(
@@ -272,5 +288,6 @@ def _padded(rows: Sequence[range], device: torch.device | str | None) -> tuple[t
 
 
 @cache
-def _compiled_flex() -> Any:
-    return torch.compile(flex_attention, dynamic=True)
+def _compiled() -> tuple[Any, Any]:
+    """FlexAttention and the maker of its masks, compiled; uncompiled, the latter would hold all N² pairs."""
+    return torch.compile(flex_attention, dynamic=True), torch.compile(create_block_mask, dynamic=True)

@@ -1,46 +1,91 @@
+import json
+from dataclasses import asdict
+
 import pytest
 import torch
 
-from forkleft.lab.accuracy import ACCURACY_SETS, greedy_responses, measure, slot_letters
-from forkleft.lab.models import TEACHERS, load_model
+from forkleft.lab.accuracy import measure, print_accuracy, prompt_ids
+from forkleft.lab.models import FAMILIES, MODELS, Card, LabModel, load_model
+from forkleft.lab.pretrain import Recipe, train_student
 from forkleft.lab.questions import held_out
+from forkleft.rollout import generate
 from forkleft.verify import verify
 
 
-@pytest.mark.parametrize("name", TEACHERS)
+@pytest.mark.parametrize("name", MODELS)
 def test_accuracy_matches_the_card(name):
     loaded = load_model(name)
-    for set_name in ACCURACY_SETS:
-        tally = measure(loaded.model, loaded.tokenizer, held_out(set_name))
-        # Rounding differs between processors and may turn a near tie; more than two items in 500 would be a fault.
-        assert abs(tally.correct - loaded.card.accuracy[set_name].correct) <= 2
+    for set_name in ("chain-4", "chain-6", "choice-2"):
+        tally = measure(loaded, held_out(set_name)).tally
+        # Rounding differs between processors and may turn a near tie; more than 1% of the items would be a fault.
+        assert abs(tally.correct - loaded.card.accuracy[set_name].correct) <= 5
 
 
 def test_batched_protocols_equal_one_question_at_a_time():
-    """Padding and batching change nothing: a loop without either gives the same answers."""
+    """Padding and batching change nothing for a teacher: a loop without either gives the same answers."""
     loaded = load_model("teacher-weak")
     model, tokenizer = loaded.model, loaded.tokenizer
     stop = set(model.generation_config.eos_token_id)
     items = held_out("chain-2", 3) + held_out("chain-5", 3)
-    for item, written in zip(items, greedy_responses(model, tokenizer, items), strict=True):
+    for item, record in zip(items, measure(loaded, items).records, strict=True):
         ids = tokenizer.encode(f"<|user|>{item.prompt}<|assistant|>", add_special_tokens=False)
         start = len(ids)
         while len(ids) - start < 64 and ids[-1] not in stop:
             ids.append(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax().item())
-        assert written == tokenizer.decode(ids[start:], skip_special_tokens=True)
+        assert record.response == tokenizer.decode(ids[start:], skip_special_tokens=True)
+        assert record.tokens == record.forwards == len(ids) - start
+        assert record.correct == verify(record.response, item.answer, "lab")
     choices = held_out("choice-2", 4) + held_out("choice-4", 4)
-    for item, letter in zip(choices, slot_letters(model, tokenizer, choices), strict=True):
+    for item, record in zip(choices, measure(loaded, choices).records, strict=True):
         text = f'<|user|>{item.prompt}<|assistant|>"answer": "'
-        ids = tokenizer.encode(text, add_special_tokens=False)
-        logits_V = model(input_ids=torch.tensor([ids])).logits[0, -1]
+        logits_V = model(input_ids=torch.tensor([tokenizer.encode(text, add_special_tokens=False)])).logits[0, -1]
         scores = {a: logits_V[tokenizer.convert_tokens_to_ids(a)].item() for a in "ABCD"}
-        assert letter == max(scores, key=scores.get)
+        assert record.answer == max(scores, key=scores.get)
+        assert record.correct == (record.answer == item.answer)
 
 
-def test_measure_counts_right_answers():
-    loaded = load_model("teacher-weak")
-    items = held_out("chain-3", 40)
-    written = greedy_responses(loaded.model, loaded.tokenizer, items)
-    right = sum(verify(text, item.answer, "lab") for text, item in zip(written, items, strict=True))
-    tally = measure(loaded.model, loaded.tokenizer, items)
-    assert (tally.correct, tally.total) == (right, 40)
+@pytest.fixture(params=FAMILIES)
+def student(request) -> LabModel:
+    """A student of a few training steps: it knows little, which is enough to compare two ways of asking it."""
+    recipe = Recipe(layers=2, width=48, causal_steps=20, steps=20, lr=1e-2, warmup=5, batch=8)
+    one = train_student(recipe, request.param)
+    card = Card("student", 1, "", asdict(recipe), accuracy={}, family=request.param)
+    return LabModel(one.model, one.tokenizer, card)
+
+
+def test_students_write_with_their_native_sampler(student):
+    loaded = student
+    items = held_out("chain-3", 20)
+    found = measure(loaded, items)
+    alone = [
+        generate(loaded.student, [prompt], order="confidence", max_new_tokens=64)[0]
+        for prompt in prompt_ids(loaded, items)
+    ]
+    assert [record.response for record in found.records] == [t.text for t in alone]
+    assert found.forwards_per_token == sum(t.forwards for t in alone) / sum(len(t.tokens) for t in alone)
+
+
+@pytest.mark.parametrize("student", ["block"], indirect=True)
+def test_a_student_reads_the_answer_slot_in_its_block(student):
+    """By hand: prompt, prefix, and masks to the end of the 16-token block; all of the block sees itself and before."""
+    loaded = student
+    tokenizer = loaded.tokenizer
+    items = held_out("choice-2", 6)
+    for item, record in zip(items, measure(loaded, items).records, strict=True):
+        prompt = tokenizer.encode(f"<|user|>{item.prompt}<|assistant|>", add_special_tokens=False)
+        prefix = tokenizer.encode('"answer": "', add_special_tokens=False)
+        ids = prompt + prefix + [tokenizer.mask_token_id] * (16 - len(prefix))
+        seen = torch.ones(len(ids), len(ids), dtype=torch.bool)
+        seen[: len(prompt), len(prompt) :] = False
+        logits = loaded.model(input_ids=torch.tensor([ids]), attention_mask=seen[None, None]).logits[0]
+        scores = {a: logits[len(prompt) + len(prefix), tokenizer.convert_tokens_to_ids(a)].item() for a in "ABCD"}
+        assert record.answer == max(scores, key=scores.get)
+
+
+def test_records_are_written_for_each_item(tmp_path, capsys):
+    path = tmp_path / "records.jsonl"
+    print_accuracy(["teacher-weak"], ["choice-2"], as_json=True, records=path)
+    row = json.loads(capsys.readouterr().out)
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(records) == len({record["id"] for record in records}) == row["total"]
+    assert sum(record["correct"] for record in records) == row["correct"]

@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
 
 from forkleft.errors import ForkLeftError
 from forkleft.lab import models
-from forkleft.lab.models import MODELS, TEACHERS, load_folder, load_model, model_path, read_card
+from forkleft.lab.models import FAMILIES, MODELS, TEACHERS, load_folder, load_model, model_path, read_card
 
 
 @pytest.fixture
@@ -42,6 +43,14 @@ def test_the_cards_show_three_strengths():
     assert weak.interval[1] < medium.interval[0]
 
 
+def test_a_card_says_whether_a_model_is_a_student():
+    loaded = load_model("teacher-weak")
+    assert loaded.student is None
+    student = replace(loaded, card=replace(loaded.card, family="shifted")).student
+    assert student.family == FAMILIES["shifted"]
+    assert student.vocabulary.stop_ids == tuple(loaded.model.generation_config.eos_token_id)
+
+
 def test_all_weights_together_stay_small():
     size = sum(file.stat().st_size for name in MODELS for file in model_path(name).iterdir())
     assert size < 10_000_000
@@ -68,6 +77,16 @@ def test_damaged_weights(copied, damage):
         data[-7] ^= 1
     weights.write_bytes(data)
     with pytest.raises(ForkLeftError, match=r"model\.safetensors is damaged: its card gives sha256"):
+        load_folder(copied)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_other_files_missing_or_damaged(copied, name):
+    (copied / name).write_text("{")
+    with pytest.raises(ForkLeftError, match="teacher-weak is damaged"):
+        load_folder(copied)
+    (copied / name).unlink()
+    with pytest.raises(ForkLeftError, match=f"{name} is missing; reinstall"):
         load_folder(copied)
 
 

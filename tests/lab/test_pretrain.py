@@ -4,10 +4,23 @@ import pytest
 import torch
 
 from forkleft.errors import ForkLeftError
-from forkleft.lab.models import load_folder
-from forkleft.lab.pretrain import TEACHERS, Recipe, build_model, learning_rate, main, teacher_batch, train_teacher
+from forkleft.lab.models import FAMILIES, lab_student, load_folder, load_model
+from forkleft.lab.pretrain import (
+    STUDENTS,
+    TEACHERS,
+    Recipe,
+    build_model,
+    encode,
+    learning_rate,
+    main,
+    teacher_batch,
+    train_student,
+    train_teacher,
+)
 from forkleft.lab.questions import training_stream
 from forkleft.lab.tokenizer import END_OF_TURN, build_tokenizer
+from forkleft.objective.denoising import Example, denoising_loss
+from forkleft.randomness import keyed_generator
 
 
 def test_training_is_deterministic_in_its_recipe():
@@ -18,6 +31,33 @@ def test_training_is_deterministic_in_its_recipe():
     pairs = list(zip(one.parameters(), two.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b in pairs)
     assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_student_training_is_deterministic_and_learns(family):
+    recipe = replace(STUDENTS[family], causal_steps=2, steps=3, batch=4)
+    one, two = train_student(recipe, family), train_student(recipe, family)
+    pairs = zip(one.model.parameters(), two.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    recipe = Recipe(layers=1, width=48, steps=60, batch=8, lr=1e-2, warmup=5)
+    trained = train_student(recipe, family)
+    fresh = lab_student(build_model(recipe, trained.tokenizer), trained.tokenizer, family)
+    stream = training_stream(99)
+    examples = [Example(*encode(next(stream), trained.tokenizer)) for _ in range(32)]
+    with torch.no_grad():
+        losses = [denoising_loss(s, examples, budget=64, generator=keyed_generator(1)) for s in (trained, fresh)]
+    assert losses[0] < 0.6 * losses[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TEACHERS)
+def test_the_cards_command_reaches_the_same_weights_step_by_step(name, tmp_path):
+    """A few steps of the card's own command, twice: the same bytes. The whole command takes minutes to run."""
+    words = load_model(f"teacher-{name}").card.command.split()[3:]
+    for folder in ("one", "two"):
+        main([*words[:-1], str(tmp_path / folder), "--steps", "5"])
+    weights = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("one", "two")]
+    assert weights[0] == weights[1]
 
 
 def test_training_learns():
@@ -46,9 +86,9 @@ def test_a_batch_asks_for_the_solution_and_its_stop_token_only():
 
 def test_learning_rate_warms_up_and_falls_to_a_twentieth():
     recipe = Recipe(layers=1, width=24, steps=1000, lr=1.0, warmup=10)
-    assert learning_rate(recipe, 0) == pytest.approx(0.1)
-    assert learning_rate(recipe, 9) == learning_rate(recipe, 10) == pytest.approx(1.0)
-    assert learning_rate(recipe, 999) == pytest.approx(0.05, abs=1e-3)
+    assert learning_rate(recipe, 0, 1000) == pytest.approx(0.1)
+    assert learning_rate(recipe, 9, 1000) == learning_rate(recipe, 10, 1000) == pytest.approx(1.0)
+    assert learning_rate(recipe, 999, 1000) == pytest.approx(0.05, abs=1e-3)
 
 
 def test_main_writes_a_model_with_a_card(tmp_path):
@@ -61,6 +101,15 @@ def test_main_writes_a_model_with_a_card(tmp_path):
     assert loaded.card.command in page and loaded.card.sha256 in page
     with pytest.raises(ForkLeftError, match="exists already"):
         main(["teacher", "--strength", "weak", "--steps", "2", "--output", str(folder)])
+
+
+@pytest.mark.slow
+def test_main_writes_a_student(tmp_path):
+    folder = tmp_path / "student"
+    main(["student", "--family", "shifted", "--steps", "2", "--causal-steps", "1", "--output", str(folder)])
+    loaded = load_folder(folder)
+    assert loaded.student.family == FAMILIES["shifted"]
+    assert "student --family shifted --steps 2 --causal-steps 1 --output student-shifted" in loaded.card.command
 
 
 def test_no_steps_is_an_error(tmp_path):

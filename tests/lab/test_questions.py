@@ -9,7 +9,7 @@ from forkleft.errors import ForkLeftError
 from forkleft.lab.questions import HELD_OUT_SETS, LETTERS, held_out, questions, split_of, training_stream
 
 PINNED = ["a=7;b=a-4;c=b-b;d=4*c;e=a*d;e?", "a=7;b=7+a;c=2*b;d=4+c;e=d+4;e?", "a=6;b=a+a;c=b+6;d=3*c;e=d-d;e?"]
-PINNED_CHOICES = ("2", "7", "4", "9")
+PINNED_CHOICES = ("1", "8", "0", "2")
 
 
 def evaluate_chain(question: str) -> int:
@@ -90,6 +90,14 @@ def test_questions_are_pinned():
     """Platform and Python version may not change what a seed means: these were drawn once and stay."""
     assert [item.question for item in questions(3, 4, split="train", seed=1)] == PINNED
     assert held_out("choice-2")[0].choices == PINNED_CHOICES
+
+
+def test_both_forms_of_a_seed_ask_the_same_questions():
+    chains = questions(50, 3, split="train", seed=4)
+    choices = questions(50, 3, split="train", seed=4, form="choice")
+    assert [item.question for item in chains] == [item.question for item in choices]
+    for chain, choice in zip(chains, choices, strict=True):
+        assert choice.choices[LETTERS.index(choice.answer)] == chain.answer
 
 
 def test_other_seeds_and_sets_differ():

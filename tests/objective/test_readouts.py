@@ -15,6 +15,7 @@ from naive import (
 )
 
 from forkleft.errors import ForkLeftError
+from forkleft.objective import readouts
 from forkleft.objective.readouts import Reading, all_mask_hidden, prefix_hidden, target_masked_hidden
 from forkleft.students import Family
 
@@ -105,6 +106,18 @@ def test_exact_in_float64(family):
         assert_close(found, naive_log_probs(plain_copy(student), family, READINGS, view).detach(), 1e-12)
 
 
+@pytest.mark.parametrize("family", [FAMILIES[0], FAMILIES[3], FAMILIES[7]], ids=family_name)
+def test_under_autocast(family):
+    student = tiny_student(family)
+    exact = log_probs(student, READINGS, "truncated").detach()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = log_probs(student, READINGS, "truncated")
+    assert found.dtype is torch.float32
+    assert (found.detach() - exact).nan_to_num().abs().mean() < 0.1
+    found.amax(-1).sum().backward()
+    assert all(p.grad.isfinite().all() for p in student.model.parameters() if p.grad is not None)
+
+
 def test_many_replicas_fill_several_rows():
     """More replica tokens than share a row: folding changes nothing."""
     family = Family("block", 16, "absolute")
@@ -191,6 +204,24 @@ def test_bad_input(reading, message):
     for read in (prefix_hidden, target_masked_hidden, all_mask_hidden):
         with pytest.raises(ForkLeftError, match=message):
             read(student, [READINGS[0], reading], budget=BUDGET)
+
+
+def test_a_readout_that_is_not_finite_names_the_question():
+    for family in (Family("block", 4), Family("full", 4)):
+        student = tiny_student(family)
+        with torch.no_grad():
+            student.model.get_input_embeddings().weight[13] = float("nan")  # stands in question d alone
+        for read in (prefix_hidden, target_masked_hidden):
+            with pytest.raises(ForkLeftError, match="question d: the student's readout is not finite"):
+                read(student, READINGS, budget=BUDGET)
+
+
+def test_full_attention_is_read_in_several_forwards(monkeypatch):
+    family = Family("full", 4)
+    student = tiny_student(family)
+    whole = log_probs(student, READINGS, "truncated").detach()
+    monkeypatch.setattr(readouts, "_SEQUENCE_TOKENS", 40)
+    assert_close(log_probs(student, READINGS, "truncated").detach(), whole)
 
 
 def test_unknown_options():

@@ -4,6 +4,7 @@ from naive import MASK, STOP, VOCABULARY, tiny_model, tiny_student
 from transformers import BloomConfig, BloomForCausalLM
 
 from forkleft.errors import ForkLeftError
+from forkleft.lab.tokenizer import build_tokenizer
 from forkleft.objective.readouts import Reading, prefix_hidden
 from forkleft.rollout import generate
 from forkleft.students import Family, Student
@@ -20,19 +21,25 @@ def test_from_model_refuses_a_missing_or_outside_mask():
 
 
 def test_from_model_refuses_bad_stop_ids():
-    with pytest.raises(ForkLeftError, match="no stop id"):
-        Student.from_model(tiny_model(), BLOCK, MASK, [])
+    for stop_ids in ([], [-1], [10**6], [38]):  # 38 is the pad token of a model that does not stop with it
+        model = tiny_model()
+        model.config.pad_token_id = 38
+        if stop_ids != [38]:
+            with pytest.raises(ForkLeftError, match="expected a stop id within the vocabulary, found"):
+                Student.from_model(model, BLOCK, MASK, stop_ids)
+        else:
+            assert 38 in Student.from_model(model, BLOCK, MASK, stop_ids).vocabulary.valid
     with pytest.raises(ForkLeftError, match="the mask id 39 cannot also end a response"):
         Student.from_model(tiny_model(), BLOCK, MASK, [MASK])
 
 
 def test_attention_that_would_misread_a_mask_is_refused():
-    """Sliding windows see less than the mask; classes outside the interface ignore it."""
+    """Sliding windows see less than the mask; other classes may ignore it or add something of their own."""
     sliding = tiny_model("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=0)
     with pytest.raises(ForkLeftError, match="Qwen2ForCausalLM has layers with sliding_attention"):
         Student.from_model(sliding, BLOCK, MASK, [STOP])
     foreign = BloomForCausalLM(BloomConfig(vocab_size=40, hidden_size=16, n_layer=1, n_head=2))
-    with pytest.raises(ForkLeftError, match="BloomForCausalLM does not take its attention from Transformers"):
+    with pytest.raises(ForkLeftError, match="BloomForCausalLM is not among the classes whose"):
         Student.from_model(foreign, BLOCK, MASK, [STOP])
 
 
@@ -63,3 +70,29 @@ def test_logits_are_float32_and_excluded_ids_at_minus_infinity():
     logits = student.logits(torch.randn(3, 32, dtype=torch.bfloat16))
     assert logits.dtype is torch.float32
     assert logits.isinf().any(0).nonzero().flatten().tolist() == [38, 39]
+
+
+def test_padded_rows_of_the_head_never_enter_a_distribution():
+    """A head of 128 rows over a tokenizer of 104 tokens; whatever stands in the rest, even NaN, changes nothing."""
+    tokenizer = build_tokenizer()
+    model = tiny_model(vocab_size=128, pad_token_id=0)
+    student = Student.from_model(model, BLOCK, tokenizer.mask_token_id, [tokenizer.eos_token_id], tokenizer=tokenizer)
+    prompt = tokenizer.encode("a=7;b=a+5;b?", add_special_tokens=False)
+    before = generate(student, [prompt], max_new_tokens=12)[0]
+    assert max(before.tokens) < len(tokenizer)
+    with torch.no_grad():
+        model.get_output_embeddings().weight[len(tokenizer) :] = float("nan")
+        model.get_output_embeddings().weight[tokenizer.pad_token_id] = 3e38
+    assert generate(student, [prompt], max_new_tokens=12)[0] == before
+    assert before.text == tokenizer.decode(before.tokens, skip_special_tokens=True)
+
+
+def test_a_tokenizer_with_gaps_keeps_its_stop_id():
+    class Gaps:
+        pad_token_id = None
+
+        def get_vocab(self):
+            return {"a": 0, "b": 1, "<eos>": 35, "<mask>": 39}
+
+    student = Student.from_model(tiny_model(), BLOCK, MASK, [35], tokenizer=Gaps())
+    assert student.vocabulary.valid == {0, 1, 35}
