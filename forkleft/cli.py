@@ -105,9 +105,17 @@ def _shares(text: str) -> tuple[float, ...]:
         raise argparse.ArgumentTypeError(f"expected three numbers such as 1,1,0.1, found {text!r}") from None
 
 
+def _hide_loading_bars() -> None:
+    """Transformers draws a progress bar for every model it loads; ours load in an instant."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
 def _demo(options: argparse.Namespace) -> None:
     from forkleft.lab.demo import demo
 
+    _hide_loading_bars()
     demo()
 
 
@@ -138,6 +146,7 @@ def _lab_accuracy(options: argparse.Namespace) -> None:
     from forkleft.lab.models import MODELS
     from forkleft.lab.questions import HELD_OUT_SETS
 
+    _hide_loading_bars()
     print_accuracy(options.model or MODELS, options.set or HELD_OUT_SETS, as_json=options.json, records=options.records)
 
 

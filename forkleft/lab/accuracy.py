@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -176,11 +177,16 @@ def _measured(
 
 
 def _table(rows: Sequence[dict]) -> Table:
-    table = Table(title="Accuracy on held-out questions", caption="95% Wilson interval; card: when training ended")
-    for column in ("model", "set", "protocol"):
-        table.add_column(column)
-    for column in ("correct", "accuracy", "interval", "card", "forwards\nper token"):
-        table.add_column(column, justify="right")
+    table = Table(
+        title="Right answers on held-out questions, %",
+        caption="chain: the model writes its answer; choice: likelihood in the answer slot.\n"
+        "95% Wilson intervals; card: what was measured when training ended.",
+        box=box.SIMPLE_HEAD,
+    )
+    for column in ("model", "set"):
+        table.add_column(column, no_wrap=True)
+    for column in ("count", "right", "interval", "card", "forwards\nper tok."):
+        table.add_column(column, justify="right", no_wrap=True)
     previous = None
     for row in rows:
         if previous not in (None, row["model"]):
@@ -189,11 +195,10 @@ def _table(rows: Sequence[dict]) -> Table:
         table.add_row(
             row["model"] if row["model"] != previous else "",
             row["set"],
-            row["protocol"],
-            f"{row['correct']} / {row['total']}",
-            f"{row['accuracy']:.1%}",
-            f"{low:.1%} – {high:.1%}",
-            f"{row['card']:.1%}",
+            f"{row['correct']}/{row['total']}",
+            f"[bold]{100 * row['accuracy']:.1f}[/]",
+            f"{100 * low:.1f}–{100 * high:.1f}",
+            f"{100 * row['card']:.1f}",
             f"{row['forwards_per_token']:.2f}" if row["protocol"] == "generated" else "",
         )
         previous = row["model"]

@@ -1,8 +1,7 @@
-"""The tour behind `forkleft demo` and `make demo`: the lab's questions, models answering them, and the scores."""
+"""The tour behind `forkleft demo` and `make demo`: the lab's questions, its teachers answering them, and the scores."""
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from forkleft.lab.accuracy import measure, print_accuracy
 from forkleft.lab.models import MODELS, TEACHERS, load_model
@@ -15,16 +14,14 @@ _SETS = ("chain-3", "chain-4", "chain-5", "choice-2")
 def demo() -> None:
     """Show the lab's world and measure its models."""
     console = Console()
-    items = held_out("chain-4", _SHOWN)
-    table = Table(title="Held-out questions, and what the three teachers write", show_lines=True)
-    table.add_column("question")
-    written = []
-    for name in TEACHERS:
-        table.add_column(name)
-        written.append(measure(load_model(name), items).records)
+    items = held_out("chain-5", _SHOWN)
+    with console.status("the teachers are answering"):
+        written = {name: measure(load_model(name), items).records for name in TEACHERS}
+    console.print("[bold]Questions that no model was trained on, and what the teachers write[/]\n")
     for row, item in enumerate(items):
-        marks = ("[green]✓[/]" if records[row].correct else "[red]✗[/]" for records in written)
-        texts = (escape(records[row].response or "") for records in written)
-        table.add_row(item.question, *(f"{text} {mark}" for text, mark in zip(texts, marks, strict=True)))
-    console.print(table)
+        console.print(f"{'question':<15} [bold]{item.question}[/]")
+        for name, records in written.items():
+            mark = "[green]✓[/]" if records[row].correct else "[red]✗[/]"
+            console.print(f"{name:<15} {escape(records[row].response or '')} {mark}", highlight=False)
+        console.print()
     print_accuracy(MODELS, _SETS)
