@@ -78,8 +78,8 @@ def prefix_once_a_block(model: PreTrainedModel, prompts: list[list[int]], mask_i
 def bare_forwards(
     one: Student, model: PreTrainedModel, rollout: Callable[[], object]
 ) -> tuple[Callable[[], None], int]:
-    """The forwards and head projections of a rollout, with nothing in between: the same tokens in the same shapes
-    through the stock model, which does not even look at a cache of earlier tokens."""
+    """The forwards and head projections of a rollout with nothing in between: the same tokens in the same shapes
+    through the stock model, against a cache of Transformers' own that already holds the tokens before them."""
     calls: list[tuple] = []
     rows: list[torch.Tensor] = []
     hidden, logits = one.hidden, one.logits
@@ -87,13 +87,30 @@ def bare_forwards(
     one.logits = lambda h: rows.append(h) or logits(h)
     rollout()
     del one.hidden, one.logits
+    caches: dict[int, DynamicCache] = {}
+    for _, positions_N, _ in calls:
+        before = int(positions_N[0])
+        if before and before not in caches:
+            caches[before] = DynamicCache(config=model.config)
+            filler = torch.zeros(ROWS, before, dtype=torch.int64)
+            with torch.no_grad():
+                model.base_model(input_ids=filler, past_key_values=caches[before], use_cache=True)
 
     @torch.no_grad()
     def replay() -> None:
         for (ids_N, positions_N, _), row in zip(calls, rows, strict=True):
             ids, positions = ids_N.view(ROWS, -1), positions_N.view(ROWS, -1)
-            everything = torch.ones(ROWS, 1, ids.shape[1], ids.shape[1], dtype=torch.bool)
-            model.base_model(input_ids=ids, position_ids=positions, attention_mask=everything, use_cache=False)
+            before, new = int(positions_N[0]), ids.shape[1]
+            cache = caches.get(before)
+            model.base_model(
+                input_ids=ids,
+                position_ids=positions,
+                attention_mask=torch.ones(ROWS, 1, new, before + new, dtype=torch.bool),
+                past_key_values=cache,
+                use_cache=cache is not None,
+            )
+            if cache is not None:
+                cache.crop(-new)
             model.lm_head(row)
 
     return replay, len(calls)

@@ -36,7 +36,7 @@ class Student:
             )
         self.model, self.family, self.vocabulary, self.tokenizer = model, family, vocabulary, tokenizer
         head = model.get_output_embeddings()
-        self._excluded_V = vocabulary.excluded(head.weight.shape[0])
+        self._excluded_ids = vocabulary.excluded(head.weight.shape[0]).nonzero().flatten()
         model.set_attn_implementation(ATTENTION_NAME)
 
     @classmethod
@@ -95,8 +95,9 @@ class Student:
         """`logits_SV` over the output head, at least float32, −inf outside 𝒱."""
         logits_SV = self.model.get_output_embeddings()(hidden_SD)
         logits_SV = logits_SV.to(torch.promote_types(logits_SV.dtype, torch.float32))
-        self._excluded_V = self._excluded_V.to(logits_SV.device)
-        return logits_SV.masked_fill_(self._excluded_V, float("-inf"))
+        # Few columns are excluded: to fill those is cheaper than to pass a mask over the whole vocabulary.
+        self._excluded_ids = self._excluded_ids.to(logits_SV.device)
+        return logits_SV.index_fill_(-1, self._excluded_ids, float("-inf"))
 
     def check_prompt(self, prompt: Sequence[int], new_tokens: int, what: str) -> None:
         """Raise ForkLeftError naming `what` if the prompt is empty, holds the mask, or leaves no room to answer."""
