@@ -46,10 +46,7 @@ def denoising_loss(
         wanted.append(reads)
         targets += [sequence[position] for position in positions]
     layout = PackedLayout(streams, student.device)
-    rows = []
-    for q, reads in enumerate(wanted):
-        for replica, offset in reads:
-            rows.append(offset + (layout.clean_index[q] if replica is None else layout.replica_index[q][replica]))
+    rows = [layout.token(q, *place) for q, reads in enumerate(wanted) for place in reads]
     hidden_ND = student.hidden(layout.ids_N, layout.positions_N, layout)
     logits_MV = student.logits(hidden_ND[torch.tensor(rows, device=hidden_ND.device)])
     return cross_entropy(logits_MV, torch.tensor(targets, device=logits_MV.device))

@@ -107,10 +107,7 @@ def _read(
         return _read_sequences(student, readings, view, geometry, budget)
     streams = [_packed_stream(student, reading, view, geometry, budget) for reading in readings]
     layout = PackedLayout([stream for stream, _ in streams], student.device)
-    rows = []
-    for q, (_, wanted) in enumerate(streams):
-        for replica, row in wanted:
-            rows.append(row + (layout.clean_index[q] if replica is None else layout.replica_index[q][replica]))
+    rows = [layout.token(q, *place) for q, (_, wanted) in enumerate(streams) for place in wanted]
     return _hidden_rows(student, layout, rows, readings)
 
 

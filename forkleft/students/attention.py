@@ -161,6 +161,10 @@ class PackedLayout:
             return self.attend_flex(query_1HND, key_1KND, value_1KND, scaling, *_compiled())
         return self.attend_rows(query_1HND, key_1KND, value_1KND, scaling)
 
+    def token(self, question: int, replica: int | None, offset: int) -> int:
+        """Where in N a token stands, given its place in a replica of a question or, with None, in the clean stream."""
+        return offset + (self.clean_index[question] if replica is None else self.replica_index[question][replica])
+
     def attend_flex(
         self,
         query_1HND: torch.Tensor,

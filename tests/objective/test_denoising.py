@@ -3,7 +3,7 @@ import torch
 from naive import FAMILIES, MASK, STOP, family_name, plain_copy, plain_logits, segment_bounds, tiny_student
 
 from forkleft.errors import ForkLeftError
-from forkleft.objective.denoising import Example, denoising_loss
+from forkleft.objective.denoising import Example, _hidden, denoising_loss
 from forkleft.randomness import keyed_generator
 from forkleft.students import Family
 
@@ -66,7 +66,7 @@ def test_the_ratio_of_hidden_positions_is_uniform():
     counts = torch.zeros(9)
     generator = keyed_generator("ratio")
     for _ in range(4000):
-        counts[len(hide(0, 8, generator))] += 1
+        counts[len(_hidden(0, 8, generator))] += 1
     expected = torch.tensor([0, 2, 1, 1, 1, 1, 1, 1, 1]) * 4000 / 9
     assert ((counts - expected)[1:] ** 2 / expected[1:]).sum() < 24.3  # chi-square, 7 degrees of freedom, p = 0.001
 
