@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 from forkleft.verify import verify
 
 if TYPE_CHECKING:
+    from forkleft.objective.routes import Route
     from forkleft.rollout import Trajectory, generate
     from forkleft.students import Family, Student
 
 __version__ = "0.1.0.dev0"
-__all__ = ["Family", "Student", "Trajectory", "generate", "verify"]
+__all__ = ["Family", "Route", "Student", "Trajectory", "generate", "verify"]
 
 _HOME = {
     "Family": "forkleft.students",
+    "Route": "forkleft.objective.routes",
     "Student": "forkleft.students",
     "Trajectory": "forkleft.rollout",
     "generate": "forkleft.rollout",

@@ -1,85 +1,19 @@
-"""Naive versions of reading and writing, from the paper's definitions: no packing, no cache, one sequence at a time.
+"""ForkLeft by hand: the paper's algorithm with plain loops, full logits and one forward for every position.
 
-Nothing here uses `forkleft.students.attention`, `forkleft.rollout` or `forkleft.objective`.
+Read it beside the paper; the library is compared with it. No packing, no cache, no chunks; of `forkleft` it knows only
+the record that says of which family a student is. Positions count from 0, the paper's from 1. `family` says how the
+student attends (`block_number`) and where its head predicts a token (`read`).
 """
 
-import copy
 import math
+from fractions import Fraction
 
 import torch
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
+from tiny import MASK, PAD, STOP, VOCABULARY
 
-from forkleft.students import Family, Student
-from forkleft.students.family import Anchor
+from forkleft.students import Family
 
-VOCABULARY, MASK, PAD, STOP = 40, 39, 38, 37
-
-_CLASSES = {
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 8}),
-    "llama": (LlamaConfig, LlamaForCausalLM, {}),
-    "qwen3_moe": (
-        Qwen3MoeConfig,
-        Qwen3MoeForCausalLM,
-        {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
-    ),
-}
-ARCHITECTURES = tuple(_CLASSES)
-# The three anchors with both heads, and full attention with both.
-FAMILIES = (
-    *(Family("block", 4, anchor, head) for anchor in Anchor.__args__ for head in ("same", "shifted")),
-    *(Family("full", 4, head=head) for head in ("same", "shifted")),
-)
-
-
-def family_name(family: Family) -> str:
-    return f"{family.attention}-{family.anchor}-{family.head}" if family.attention == "block" else f"full-{family.head}"
-
-
-def tiny_model(architecture: str = "qwen3", seed: int = 0, dtype: torch.dtype = torch.float32, **changes):
-    """A random model with spread-out predictions (the usual initialisation is close to uniform)."""
-    config_class, model_class, extra = _CLASSES[architecture]
-    settings = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 128,
-        "pad_token_id": PAD,
-        "bos_token_id": None,
-        "eos_token_id": STOP,
-    }
-    torch.manual_seed(seed)
-    model = model_class(config_class(**settings | extra | changes))
-    if architecture == "qwen3_moe":
-        model.set_experts_implementation("eager")  # the grouped kernel knows no float64
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0, 0.35)
-    return model.to(dtype).eval()
-
-
-def tiny_student(family: Family, architecture: str = "qwen3", stop_ids: tuple[int, ...] = (STOP,), **settings):
-    return Student.from_model(tiny_model(architecture, **settings), family, MASK, stop_ids)
-
-
-def plain_copy(student: Student):
-    """The same parameters in a model that attends through Transformers' own `sdpa`."""
-    model = copy.deepcopy(student.model)
-    model.set_attn_implementation("sdpa")
-    return model
+# ---- Reading the student (paper eq. `left`, `coupling`) ----
 
 
 def block_number(family: Family, position: int, prompt: int) -> int:
@@ -150,6 +84,9 @@ def entropy(logp: torch.Tensor) -> float:
     return -sum(math.exp(x) * x for x in logp.tolist() if x > -math.inf)
 
 
+# ---- Writing a response (paper eq. `commit`) ----
+
+
 @torch.no_grad()
 def naive_generate(model, family, prompt, *, budget, passes, order, stop_ids=(STOP,), threshold=None, noise=None):
     """The whole canvas encoded anew in every pass; plain loops; one prompt at a time."""
@@ -190,3 +127,106 @@ def naive_generate(model, family, prompt, *, budget, passes, order, stop_ids=(ST
         if ended:
             return ids[start : ended[0] + 1], [record[p] for p in range(start, ended[0] + 1)], True, forwards
     return ids[start:], [record[p] for p in range(start, end)], False, forwards
+
+
+# ---- Teaching (paper alg. `method`) ----
+
+
+def teacher_log_probs(teacher, prompt, y, i):
+    """log t_i, from the prefix alone."""
+    logits = teacher(input_ids=torch.tensor([[*prompt, *y[:i]]])).logits[0, -1, :VOCABULARY]
+    return logits.index_fill(0, torch.tensor([MASK, PAD]), -math.inf).log_softmax(-1)
+
+
+@torch.no_grad()
+def naive_answer(teacher, prompt, *, budget, stop_ids=(STOP,)):
+    """The teacher's greedy answer d."""
+    d = []
+    while len(d) < budget and not (d and d[-1] in stop_ids):
+        d.append(int(teacher_log_probs(teacher, prompt, d, len(d)).argmax()))
+    return d
+
+
+def positions(y, rho, draw, stop_ids):
+    """S_y: n of the candidates E, which `draw` chooses, and a real EOS (paper eq. `position-sampling`)."""
+    candidates = max(0, len(y) - 1)
+    n = min(math.ceil(Fraction(str(rho)) * len(y)), candidates)
+    end = {len(y) - 1} if y and y[-1] in stop_ids else set()
+    return sorted(set(draw(candidates, n)) | end)
+
+
+def divergence(t, s, merged=()):
+    """KL(t ‖ s) from log-probabilities, with the merged ids as one event."""
+    if merged:
+        rest = [u for u in range(VOCABULARY) if u not in merged]
+        t, s = (torch.cat([x[rest], x[list(merged)].logsumexp(0, keepdim=True)]) for x in (t, s))
+    valid = t > -math.inf
+    return (t[valid].exp() * (t[valid] - s[valid])).sum()
+
+
+def mean(values):
+    """A_S: 0 over nothing."""
+    return sum(values) / len(values) if values else torch.zeros(())
+
+
+def naive_question(student, family, teacher, q, settings, draw, stop_ids=(STOP,)):
+    """Content loss, ranking loss and what is recorded of a question, or None if it is excluded."""
+    route = {(True, True): "CE", (False, True): "LEFTOPD", (False, False): "GOLD", (True, False): "EXCLUDE"}[
+        q.student_right, q.teacher_right
+    ]
+    if settings.supervision == "routed" and route == "EXCLUDE":
+        return None
+    prompt, c, g, budget = q.prompt, q.response, q.reference, settings.budget
+    merged = stop_ids if settings.merge_stops else ()
+
+    def s(y, i):
+        return prefix_log_probs(student, family, prompt, y, i, budget=budget, geometry=settings.geometry)
+
+    def t(y, i):
+        return teacher_log_probs(teacher, prompt, y, i).detach()
+
+    S_c = positions(c, settings.rho, lambda E, n: draw(q.id, "response", E, n), stop_ids)
+    left = {i: s(c, i) for i in S_c}
+    record = {"route": route, "positions": S_c, "kl": [], "teacher_entropy": [], "reference_positions": []}
+    content = torch.zeros(())
+    kind = route if settings.supervision == "routed" else settings.supervision
+    if kind == "CE":
+        content = content + mean([-left[i][c[i]] for i in S_c])
+    if kind in ("LEFTOPD", "opd", "sft+opd"):
+        views = left
+        if settings.view == "target_masked":
+            views = {i: target_masked_log_probs(student, family, prompt, c, i) for i in S_c}
+        losses = [divergence(t(c, i), views[i], merged) for i in S_c]
+        content = content + mean(losses)
+        record |= {"kl": losses, "teacher_entropy": [entropy(t(c, i)) for i in S_c]}
+    if kind in ("GOLD", "sft", "sft+opd", "mix") and g is not None:
+        S_g = positions(g, settings.rho, lambda E, n: draw(q.id, "reference", E, n), stop_ids)
+        hard = [-s(g, i)[g[i]] for i in S_g]
+        losses = hard
+        if kind == "mix":
+            soft = [divergence(t(g, i), s(g, i), merged) for i in S_g]
+            losses = [settings.alpha * kl + (1 - settings.alpha) * ce for kl, ce in zip(soft, hard, strict=True)]
+            record |= {"kl": soft, "teacher_entropy": [entropy(t(g, i)) for i in S_g]}
+        content = content + mean(losses)
+        record |= {"reference_positions": S_g, "reference_nll": hard}
+
+    H_mask = {i: entropy(all_mask_log_probs(student, family, prompt, i, budget=budget)) for i in S_c}
+    H_left = {i: entropy(left[i]) for i in S_c}
+    D = {i: max(0.0, H_mask[i] - H_left[i]) for i in S_c}
+    confidence = {i: left[i].max() for i in S_c}
+    pairs = [(i, j) for i in S_c for j in S_c if D[i] > D[j] + settings.mu]
+    rank = mean([(confidence[i] - confidence[j] + settings.delta).clamp(min=0) for i, j in pairs])
+    record |= {"pairs": len(pairs), "contrast": [D[i] for i in S_c], "mask_entropy": [H_mask[i] for i in S_c]}
+    record |= {"left_entropy": [H_left[i] for i in S_c], "confidence": [confidence[i] for i in S_c]}
+    return content, rank, record | {"nll": [-left[i][c[i]] for i in S_c]}
+
+
+def naive_update(student, family, teacher, batch, settings, draw, stop_ids=(STOP,)):
+    """L(θ), whose gradient is the update, or None if every question is excluded (then there is no update)."""
+    retained = []
+    for q in batch:
+        losses = naive_question(student, family, teacher, q, settings, draw, stop_ids)
+        if losses is not None:
+            content, rank, _ = losses
+            retained.append(content + settings.rank_weight * rank)
+    return sum(retained) / len(batch) if retained else None

@@ -17,7 +17,7 @@ class Student:
     """A diffusion language model. Make one with `Student.from_model`.
 
     model: the stock module, trained and saved as usual; family: how it attends and is read; vocabulary: 𝒱, mask and
-    stop ids; tokenizer: turns tokens into text where there is one.
+    stop ids; tokenizer: turns tokens into text where there is one; excluded_V: which ids are not of 𝒱.
     """
 
     def __init__(
@@ -37,6 +37,8 @@ class Student:
         self.model, self.family, self.vocabulary, self.tokenizer = model, family, vocabulary, tokenizer
         head = model.get_output_embeddings()
         self._excluded_ids = vocabulary.excluded(head.weight.shape[0]).nonzero().flatten()
+        # Up to the last id of 𝒱: behind it all rows of a head are excluded, and heads differ in how many they have.
+        self.excluded_V = vocabulary.excluded(max(vocabulary.valid) + 1)
         model.set_attn_implementation(ATTENTION_NAME)
 
     @classmethod
@@ -73,6 +75,17 @@ class Student:
     def context(self) -> int:
         """The longest sequence the model was made for."""
         return self.model.config.max_position_embeddings
+
+    @property
+    def head_weight(self) -> torch.Tensor:
+        """`weight_VD` of the output head, for losses that project rows themselves."""
+        head = self.model.get_output_embeddings()
+        if not isinstance(head, torch.nn.Linear) or hasattr(head, "base_layer") or head.bias is not None:
+            raise ForkLeftError(
+                f"expected the output head to be a plain linear layer without bias, found {type(head).__name__}; "
+                "leave the head out of adapters and quantisation"
+            )
+        return head.weight
 
     def hidden(self, ids_N: torch.Tensor, positions_N: torch.Tensor, layout: Layout) -> torch.Tensor:
         """The last hidden states `(N, width)` of one native forward over the N tokens of a layout."""

@@ -1,6 +1,7 @@
 import pytest
 import torch
-from naive import FAMILIES, MASK, STOP, family_name, plain_copy, plain_logits, segment_bounds, tiny_student
+from naive import plain_logits, segment_bounds
+from tiny import FAMILIES, MASK, STOP, family_name, plain_copy, tiny_student
 
 from forkleft.errors import ForkLeftError
 from forkleft.objective.denoising import Example, _hidden, denoising_loss

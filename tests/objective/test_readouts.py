@@ -1,18 +1,7 @@
 import pytest
 import torch
-from naive import (
-    ARCHITECTURES,
-    FAMILIES,
-    MASK,
-    PAD,
-    all_mask_log_probs,
-    family_name,
-    plain_copy,
-    plain_logits,
-    prefix_log_probs,
-    target_masked_log_probs,
-    tiny_student,
-)
+from naive import all_mask_log_probs, plain_logits, prefix_log_probs, target_masked_log_probs
+from tiny import ARCHITECTURES, FAMILIES, MASK, PAD, family_name, plain_copy, tiny_student
 
 from forkleft.errors import ForkLeftError
 from forkleft.objective import readouts

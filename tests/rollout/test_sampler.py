@@ -2,18 +2,8 @@ import itertools
 
 import pytest
 import torch
-from naive import (
-    ARCHITECTURES,
-    FAMILIES,
-    MASK,
-    PAD,
-    STOP,
-    VOCABULARY,
-    family_name,
-    naive_generate,
-    plain_copy,
-    tiny_student,
-)
+from naive import naive_generate
+from tiny import ARCHITECTURES, FAMILIES, MASK, PAD, STOP, VOCABULARY, family_name, plain_copy, tiny_student
 
 from forkleft.errors import ForkLeftError
 from forkleft.randomness import keyed_generator

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 import torch
-from naive import MASK, tiny_model, tiny_student
+from tiny import MASK, tiny_model, tiny_student
 
 from forkleft.students import Family
 from forkleft.students.attention import PackedLayout, Replica, Stream, may_attend

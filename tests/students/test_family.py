@@ -1,5 +1,6 @@
 import pytest
-from naive import FAMILIES, block_number, family_name, segment_bounds
+from naive import block_number, segment_bounds
+from tiny import FAMILIES, family_name
 
 from forkleft.errors import ForkLeftError
 from forkleft.students import Family

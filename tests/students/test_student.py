@@ -1,6 +1,6 @@
 import pytest
 import torch
-from naive import MASK, PAD, STOP, VOCABULARY, tiny_model, tiny_student
+from tiny import MASK, PAD, STOP, VOCABULARY, tiny_model, tiny_student
 from transformers import BloomConfig, BloomForCausalLM
 
 from forkleft.errors import ForkLeftError

@@ -1,0 +1,118 @@
+"""Losses at the output head in chunks against the table of all logits: time and peak memory, weight gradient included.
+
+1,024 rows, width 256, 151,936 words; KL with entropy and max log-prob. Memory is what a child process of its own needs
+beyond the inputs, which both sides have in common.
+"""
+
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+
+import torch
+
+from benchmarks.harness import Result, ratio
+from forkleft.objective.head import TeacherRows, head_rows
+
+ROWS, WIDTH, WORDS = 1024, 256, 151_936
+# As many as a Qwen head has behind its last token, and the mask.
+EXCLUDED = 267
+THREADS = 1
+
+
+class Case:
+    """The inputs, and the two ways to the same numbers. Each returns them after a backward."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        shapes = {"hidden": (ROWS, WIDTH), "weight": (WORDS, WIDTH)}
+
+        def draw() -> dict[str, torch.Tensor]:
+            return {name: torch.randn(shape, generator=generator).mul_(0.2) for name, shape in shapes.items()}
+
+        self.student, self.teacher = draw(), draw()
+        for tensor in self.student.values():
+            tensor.requires_grad_()
+        self.excluded_V = torch.arange(WORDS) >= WORDS - EXCLUDED
+        self.targets_S = torch.randint(0, WORDS - EXCLUDED, (ROWS,), generator=generator)
+
+    def ours(self) -> dict[str, torch.Tensor]:
+        """In chunks."""
+        teacher = TeacherRows(self.teacher["hidden"], self.teacher["weight"])
+        rows = head_rows(
+            self.student["hidden"], self.student["weight"], self.targets_S, self.excluded_V, teacher=teacher
+        )
+        return self._backward(rows.kl_S, rows.entropy_S, rows.confidence_S)
+
+    def full(self) -> dict[str, torch.Tensor]:
+        """As one writes it with all logits in memory."""
+        excluded = self.excluded_V.nonzero().flatten()
+        logits_SV = self.student["hidden"] @ self.student["weight"].T
+        logp_SV = logits_SV.index_fill(-1, excluded, float("-inf")).log_softmax(-1)
+        with torch.no_grad():
+            logits_SV = self.teacher["hidden"] @ self.teacher["weight"].T
+            log_t_SV = logits_SV.index_fill_(-1, excluded, float("-inf")).log_softmax(-1)
+            t_SV = log_t_SV.exp()
+            entropy_S = -(logp_SV.exp() * logp_SV).index_fill_(-1, excluded, 0.0).sum(-1)
+        kl_S = (t_SV * (log_t_SV - logp_SV)).index_fill(-1, excluded, 0.0).sum(-1)
+        return self._backward(kl_S, entropy_S, logp_SV.amax(-1))
+
+    def _backward(
+        self, kl_S: torch.Tensor, entropy_S: torch.Tensor, confidence_S: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        for tensor in self.student.values():
+            tensor.grad = None
+        (kl_S.mean() + 0.1 * confidence_S.mean()).backward()
+        return {
+            "kl": kl_S.detach(),
+            "entropy": entropy_S,
+            "max log-prob": confidence_S.detach(),
+            "hidden gradient": self.student["hidden"].grad,
+            "weight gradient": self.student["weight"].grad,
+        }
+
+    def forward_products(self) -> None:
+        """The products that no way around can avoid: logits of both models, and two in the backward."""
+        for start in range(0, ROWS, 64):
+            part = slice(start, start + 64)
+            with torch.no_grad():
+                logits_CV = self.student["hidden"][part] @ self.student["weight"].T
+                _ = self.teacher["hidden"][part] @ self.teacher["weight"].T
+                _ = logits_CV @ self.student["weight"]
+                _ = logits_CV.T @ self.student["hidden"][part]
+
+
+def run() -> list[Result]:
+    """The loss row of the table."""
+    case = Case()
+    full = case.full()
+    for name, ours in case.ours().items():
+        error = (ours - full[name]).abs().max() / full[name].abs().max()
+        assert error < 1e-4, f"{name} differs by {error:.1e}"
+    del full
+    memory = {side: _peak(side) for side in ("ours", "full")}
+    share = memory["ours"] / memory["full"]
+    return [
+        Result("loss: peak memory, ours / full logits", share, "<= 0.125", (share, share)),
+        ratio("loss: time, ours / full logits", case.ours, case.full, "<= 1.3", repeats=3),
+        ratio("loss: time, ours / bare products", case.ours, case.forward_products, None, repeats=3),
+    ]
+
+
+def _peak(side: str) -> float:
+    out = subprocess.run([sys.executable, "-m", "benchmarks.loss", side], check=True, capture_output=True, text=True)
+    return float(out.stdout)
+
+
+def main(side: str) -> None:
+    """Print the mebibytes that one side needs beyond its inputs."""
+    torch.set_num_threads(THREADS)
+    case = Case()
+    ways: dict[str, Callable[[], object]] = {"ours": case.ours, "full": case.full}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ways[side]()
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,149 @@
+"""Lessons: questions with their route and everything that is drawn for them, fixed before an update begins.
+
+Beside the routes of the paper there are the objectives of its shared subset, which treat every question alike: `opd`
+(KL on the student's own prefixes), `sft` (cross-entropy on the reference), `sft+opd` (their sum), and `mix` (both
+targets under the reference's prefixes, weighted by alpha).
+
+Shapes: S selected positions, E the width of the teacher.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from forkleft.errors import ForkLeftError
+from forkleft.objective.positions import check_rho, select_positions
+from forkleft.objective.readouts import Geometry, ReadAttention, View
+from forkleft.objective.routes import Route, route_of
+
+Supervision = Literal["routed", "opd", "sft", "sft+opd", "mix"]
+# What a content loss is made of: cross-entropy on the student's own tokens, KL to the teacher on the student's
+# prefixes, cross-entropy on the reference, or the mixture on the reference.
+Term = Literal["own", "teacher", "reference", "mixture"]
+
+_ROUTE_TERMS: dict[Route, tuple[Term, ...]] = {
+    Route.CE: ("own",),
+    Route.LEFTOPD: ("teacher",),
+    Route.GOLD: ("reference",),
+    Route.EXCLUDE: (),
+}
+_SUBSET_TERMS: dict[Supervision, tuple[Term, ...]] = {
+    "opd": ("teacher",),
+    "sft": ("reference",),
+    "sft+opd": ("reference", "teacher"),
+    "mix": ("mixture",),
+}
+_REFERENCE_TERMS = {"reference", "mixture"}
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings:
+    """The constants of the method and the arms that the paper compares.
+
+    budget: the response budget, which bounds masks and canvases. view: how the student is read against the teacher;
+    `target_masked` is the paper's B view, and changes nothing else. merge_stops: count all stop ids as one event in the
+    KL, for models that name EOS differently. alpha: the teacher's weight in `mix`.
+    """
+
+    budget: int
+    rho: float = 0.25
+    mu: float = 0.1
+    delta: float = 0.1
+    rank_weight: float = 0.1
+    supervision: Supervision = "routed"
+    view: View = "prefix"
+    geometry: Geometry = "truncated"
+    attention: ReadAttention = "native"
+    merge_stops: bool = False
+    alpha: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_rho(self.rho)
+        for name, known in (("supervision", Supervision), ("view", View)):
+            if getattr(self, name) not in known.__args__:
+                raise ForkLeftError(f"{name} must be one of {', '.join(known.__args__)}, found {getattr(self, name)!r}")
+        if not 0 <= self.alpha <= 1:
+            raise ForkLeftError(f"alpha is the teacher's weight in mix: expected 0 to 1, found {self.alpha}")
+        for name in ("mu", "delta", "rank_weight"):
+            if not getattr(self, name) >= 0:
+                raise ForkLeftError(f"{name} must not be negative, found {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question after rollout and verification. `reference`: g as ids, with a stop id at its end if that fitted."""
+
+    id: str
+    prompt: Sequence[int]
+    response: Sequence[int]
+    student_right: bool
+    teacher_right: bool
+    reference: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A question with everything drawn: its route, S_c and S_g, and the teacher's hidden states where needed."""
+
+    question: Question
+    route: Route
+    retained: bool
+    terms: tuple[Term, ...]
+    selected: list[int]
+    reference_selected: list[int]
+    teacher_hidden_SE: torch.Tensor | None = None
+
+    @property
+    def name(self) -> str:
+        """Question and route, for errors."""
+        return f"{self.question.id} ({self.route})"
+
+    @property
+    def reads_reference(self) -> bool:
+        """Whether the student is read on the reference."""
+        return bool(_REFERENCE_TERMS & set(self.terms))
+
+    @property
+    def taught(self) -> tuple[Sequence[int], list[int]] | None:
+        """The continuation and the positions in it where the teacher is asked for t_i; None if it is not."""
+        if "teacher" in self.terms:
+            return self.question.response, self.selected
+        if "mixture" in self.terms:
+            return self.question.reference, self.reference_selected
+        return None
+
+
+def plan(question: Question, settings: ObjectiveSettings, stop_ids: Sequence[int], *, seed: int, update: int) -> Lesson:
+    """Route a question and draw its positions (paper eq. `fork` and `position-sampling`).
+
+    Raises ForkLeftError if a stop id stands before the end of response or reference, or if the objective needs a
+    reference that is missing.
+    """
+    route = route_of(question.student_right, question.teacher_right)
+    routed = settings.supervision == "routed"
+    terms = _ROUTE_TERMS[route] if routed else _SUBSET_TERMS[settings.supervision]
+    if question.reference is None and _REFERENCE_TERMS & set(terms):
+        if not routed:
+            raise ForkLeftError(
+                f"question {question.id} ({route}): {settings.supervision} needs a reference, found none; "
+                "give a solution, or the teacher's answer in its place"
+            )
+        terms = ()
+
+    def draw(ids: Sequence[int], stream: str) -> list[int]:
+        early = [k for k, i in enumerate(ids[:-1]) if i in stop_ids]
+        if early:
+            raise ForkLeftError(
+                f"question {question.id} ({route}): the {stream} has {len(ids)} tokens, but a stop id already at "
+                f"position {early[0]}; cut it there"
+            )
+        ends = bool(ids) and ids[-1] in stop_ids
+        keys = {"seed": seed, "update": update, "question": question.id, "stream": stream}
+        return select_positions(len(ids), ends_with_eos=ends, rho=settings.rho, **keys)
+
+    retained = not routed or route is not Route.EXCLUDE
+    selected = draw(question.response, "response") if retained else []
+    reference_selected = draw(question.reference, "reference") if _REFERENCE_TERMS & set(terms) else []
+    return Lesson(question, route, retained, terms, selected, reference_selected)

@@ -1,0 +1,199 @@
+import math
+
+import pytest
+import torch
+
+from forkleft.errors import ForkLeftError
+from forkleft.objective import head
+from forkleft.objective.head import TeacherRows, head_rows
+from forkleft.objective.losses import mixture
+
+ROWS, WIDTH, TEACHER_WIDTH, WORDS = 11, 6, 5, 40
+EXCLUDED = torch.zeros(WORDS, dtype=torch.bool).index_fill_(0, torch.tensor([3, 38, 39]), True)
+VALID = [u for u in range(WORDS) if not EXCLUDED[u]]
+MERGED = (7, 8, 20)
+
+
+def random(*shape, seed, dtype=torch.float64):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def inputs(dtype=torch.float64):
+    """Both heads have more rows than the vocabulary has words."""
+    hidden = random(ROWS, WIDTH, seed=0, dtype=dtype).requires_grad_()
+    weight = random(WORDS + 3, WIDTH, seed=1, dtype=dtype).requires_grad_()
+    teacher = TeacherRows(
+        random(ROWS, TEACHER_WIDTH, seed=2, dtype=dtype), random(WORDS + 1, TEACHER_WIDTH, seed=3, dtype=dtype)
+    )
+    targets = torch.tensor([VALID[k] for k in torch.randperm(37, generator=torch.Generator().manual_seed(4))[:ROWS]])
+    return hidden, weight, targets, teacher
+
+
+def full_rows(hidden, weight, targets, teacher, merged=()):
+    """The same numbers from the table of all logits, word by word."""
+    logp = (hidden @ weight[:WORDS].T).masked_fill(EXCLUDED, -math.inf).log_softmax(-1)
+    log_t = (teacher.hidden_SE @ teacher.weight_VE[:WORDS].T).masked_fill(EXCLUDED, -math.inf).log_softmax(-1)
+    rest = [u for u in VALID if u not in merged]
+    kl = sum(log_t[:, u].exp() * (log_t[:, u] - logp[:, u]) for u in rest)
+    if merged:
+        t, p = (x[:, list(merged)].logsumexp(-1) for x in (log_t, logp))
+        kl = kl + t.exp() * (t - p)
+    return {
+        "nll_S": -logp[torch.arange(len(targets)), targets],
+        "confidence_S": logp.max(dim=-1).values,
+        "entropy_S": -sum(logp[:, u].exp() * logp[:, u] for u in VALID),
+        "kl_S": kl,
+        "teacher_entropy_S": -sum(log_t[:, u].exp() * log_t[:, u] for u in VALID),
+    }
+
+
+@pytest.fixture(params=[1, 4, ROWS, 100], ids=lambda rows: f"{rows}-rows-a-chunk")
+def chunk(request, monkeypatch):
+    monkeypatch.setattr(head, "_CHUNK_NUMBERS", request.param * WORDS)
+
+
+@pytest.mark.usefixtures("chunk")
+@pytest.mark.parametrize("merged", [(), MERGED], ids=["apart", "merged"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_equals_full_logits(merged, dtype, tolerance):
+    """All numbers of all rows, and gradients with a weight of its own for each."""
+    hidden, weight, targets, teacher = inputs(dtype)
+    rows = head_rows(hidden, weight, targets, EXCLUDED, teacher=teacher, merged_ids=merged)
+    expected = full_rows(hidden, weight, targets, teacher, merged)
+    for name, value in expected.items():
+        assert (getattr(rows, name) - value).abs().max() < tolerance, name
+    losses = []
+    for values in ({name: getattr(rows, name) for name in expected}, expected):
+        live = ("nll_S", "confidence_S", "kl_S")
+        losses.append(sum((values[name] * random(ROWS, seed=k, dtype=dtype)).sum() for k, name in enumerate(live)))
+    ours, theirs = (torch.autograd.grad(loss, (hidden, weight)) for loss in losses)
+    for one, two in zip(ours, theirs, strict=True):
+        assert (one - two).abs().max() < tolerance * max(1, two.abs().max())
+    assert not rows.entropy_S.requires_grad
+    assert not rows.teacher_entropy_S.requires_grad
+
+
+@pytest.mark.usefixtures("chunk")
+def test_without_a_teacher():
+    hidden, weight, targets, teacher = inputs()
+    rows, expected = head_rows(hidden, weight, targets, EXCLUDED), full_rows(hidden, weight, targets, teacher)
+    for name in ("nll_S", "confidence_S", "entropy_S"):
+        assert (getattr(rows, name) - expected[name]).abs().max() < 1e-12, name
+    assert rows.kl_S is None
+    ours = torch.autograd.grad((rows.nll_S + 2 * rows.confidence_S).sum(), (hidden, weight))
+    theirs = torch.autograd.grad((expected["nll_S"] + 2 * expected["confidence_S"]).sum(), (hidden, weight))
+    for one, two in zip(ours, theirs, strict=True):
+        assert (one - two).abs().max() < 1e-12
+
+
+def test_gradcheck():
+    hidden, weight, targets, teacher = inputs()
+
+    def live(hidden, weight):
+        rows = head_rows(hidden, weight, targets, EXCLUDED, teacher=teacher, merged_ids=MERGED)
+        return rows.nll_S, rows.confidence_S, rows.kl_S
+
+    assert torch.autograd.gradcheck(live, (hidden, weight))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+def test_gradient_identities_of_the_paper(alpha):
+    """∇_z = p − [αt + (1−α)e_y]. With the identity as head, hidden states are logits."""
+    logits, teacher_logits = random(5, WORDS, seed=0).requires_grad_(), random(5, WORDS, seed=1)
+    targets = torch.tensor([0, 5, 9, 30, 37])
+    eye = torch.eye(WORDS, dtype=torch.float64)
+    rows = head_rows(logits, eye, targets, EXCLUDED, teacher=TeacherRows(teacher_logits, eye))
+    mixture(rows.kl_S, rows.nll_S, alpha).sum().backward()
+    p, t = (z.detach().masked_fill(EXCLUDED, -math.inf).softmax(-1) for z in (logits, teacher_logits))
+    one_hot = eye[targets]
+    assert (logits.grad - (p - (alpha * t + (1 - alpha) * one_hot))).abs().max() < 1e-14
+
+
+def test_kl_is_positive_and_zero_only_at_equality():
+    hidden, weight, targets, _ = inputs(torch.float32)
+    same = head_rows(hidden, weight, targets, EXCLUDED, teacher=TeacherRows(hidden.detach(), weight.detach()))
+    assert (same.kl_S >= 0).all()
+    assert same.kl_S.max() < 1e-6
+    for seed in range(20):
+        other = TeacherRows(random(ROWS, WIDTH, seed=seed + 50, dtype=torch.float32), weight.detach())
+        assert (head_rows(hidden, weight, targets, EXCLUDED, teacher=other).kl_S > 1e-3).all()
+    # What lies outside 𝒱 is no difference.
+    outside = weight.detach().clone()
+    outside[[3, 38, 39, 41]] += 100.0
+    again = head_rows(hidden, weight, targets, EXCLUDED, teacher=TeacherRows(hidden.detach(), outside))
+    assert torch.equal(again.kl_S, same.kl_S)
+
+
+def test_teacher_without_mass_somewhere():
+    """Probabilities that underflow to 0 in the teacher or in the student leave everything finite."""
+    eye = torch.eye(WORDS)
+    sharp = torch.zeros(2, WORDS)
+    sharp[:, 5] = 500.0
+    hidden = torch.zeros(2, WORDS)
+    hidden[0, 5], hidden[1, 6] = 500.0, 500.0
+    hidden.requires_grad_()
+    for merged in ((), MERGED):
+        rows = head_rows(
+            hidden, eye, torch.tensor([5, 5]), EXCLUDED, teacher=TeacherRows(sharp, eye), merged_ids=merged
+        )
+        assert rows.kl_S.tolist() == pytest.approx([0, 500.0], abs=1e-3)
+        (grad,) = torch.autograd.grad(rows.kl_S.sum(), hidden)
+        assert grad.isfinite().all()
+
+
+def test_low_precision_operands():
+    """bfloat16 products, float32 after them; gradients come back in the operands' types."""
+    hidden, weight, targets, teacher = inputs(torch.float32)
+    exact = head_rows(hidden, weight, targets, EXCLUDED, teacher=teacher)
+    low = [x.detach().bfloat16().requires_grad_() for x in (hidden, weight)]
+    coarse_teacher = TeacherRows(teacher.hidden_SE.bfloat16(), teacher.weight_VE.bfloat16())
+    rows = head_rows(*low, targets, EXCLUDED, teacher=coarse_teacher)
+    assert rows.kl_S.dtype is torch.float32
+    assert (rows.kl_S - exact.kl_S).abs().max() < 0.1
+    (rows.kl_S + rows.nll_S).sum().backward()
+    exact_grads = torch.autograd.grad((exact.kl_S + exact.nll_S).sum(), (hidden, weight))
+    for x, expected in zip(low, exact_grads, strict=True):
+        assert x.grad.dtype is torch.bfloat16
+        assert (x.grad.float() - expected).abs().max() < 0.05 * expected.abs().max()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = head_rows(hidden, weight, targets, EXCLUDED, teacher=coarse_teacher)
+    assert torch.equal(cast.kl_S, rows.kl_S)
+
+
+def test_frozen_head_and_no_rows():
+    hidden, weight, targets, teacher = inputs()
+    head_rows(hidden, weight.detach(), targets, EXCLUDED, teacher=teacher).kl_S.sum().backward()
+    assert hidden.grad.abs().max() > 0
+    empty = TeacherRows(teacher.hidden_SE[:0], teacher.weight_VE)
+    rows = head_rows(hidden[:0], weight, targets[:0], EXCLUDED, teacher=empty)
+    assert rows.kl_S.shape == (0,)
+    (rows.kl_S + rows.nll_S).sum().backward()
+    assert weight.grad.abs().max() == 0
+
+
+def test_nothing_of_the_size_of_all_logits_is_kept(monkeypatch):
+    monkeypatch.setattr(head, "_CHUNK_NUMBERS", 2 * WORDS)
+    hidden, weight, targets, teacher = inputs()
+    sizes = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
+        head_rows(hidden, weight, targets, EXCLUDED, teacher=teacher)
+    assert sizes
+    assert max(sizes) < ROWS * WORDS
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda h, w, y, t: (h, w, y[:-1], t), "11 rows of the student need as many targets, found 10"),
+        (
+            lambda h, w, y, t: (h, w, y, TeacherRows(t.hidden_SE[1:], t.weight_VE)),
+            "found 11 and 10 rows of the",
+        ),
+        (lambda h, w, y, t: (h, w[:20], y, t), "the student's head has 20 rows, fewer than the vocabulary's 40"),
+        (lambda h, w, y, t: (h, w, y, TeacherRows(t.hidden_SE, t.weight_VE[:30])), "the teacher's head has 30 rows"),
+    ],
+)
+def test_shapes_that_disagree(change, message):
+    hidden, weight, targets, teacher = change(*inputs())
+    with pytest.raises(ForkLeftError, match=message):
+        head_rows(hidden, weight, targets, EXCLUDED, teacher=teacher)

@@ -1,0 +1,279 @@
+import math
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from naive import naive_question, naive_update
+from tiny import FAMILIES, MASK, PAD, STOP, VOCABULARY, family_name, plain_copy, tiny_model, tiny_student
+
+from forkleft.errors import ForkLeftError
+from forkleft.objective.lessons import ObjectiveSettings, Question, plan
+from forkleft.objective.routes import Route
+from forkleft.objective.update import Record, update_loss
+from forkleft.randomness import keyed_generator
+
+SEED, UPDATE = 5, 3
+# μ is small because random models have small contrasts.
+SETTINGS = ObjectiveSettings(budget=12, rho=0.5, mu=0.02)
+PROMPT = [5, 9, 2, 30, 4]
+LONG, SHORT = [7, 3, 1, 30, 12, 11, 9, 8, 2, STOP], [1, 2, 3, 36]
+BATCH = [
+    # Each route, ended and cut off, with and without a reference.
+    Question("ce", PROMPT, LONG, True, True, reference=[4, 4, STOP]),
+    Question("ce-cut", PROMPT[:2], SHORT, True, True),
+    Question("opd", PROMPT[:3], [6, 6, 20, 21, 22, STOP], False, True, reference=[8, 1, 9, STOP]),
+    Question(
+        "opd-cut", [*PROMPT, 7, 8, 1], [9, 3, 14, 14, 3, 20, 20, 20, 1, 2, 3, 4], False, True, reference=[3, STOP]
+    ),
+    Question("gold", PROMPT, SHORT, False, False, reference=[2, 6, 5, 3, 5, 8, STOP]),
+    Question("gold-cut", PROMPT[1:], LONG, False, False, reference=[9] * 12),
+    Question("no-reference", PROMPT[:1], LONG[:7], False, False),
+    Question("excluded", PROMPT, LONG, True, False, reference=[1, 2, STOP]),
+    # Nothing to select but EOS, and nothing at all.
+    Question("eos-only", PROMPT, [STOP], False, True, reference=[STOP]),
+    Question("empty", PROMPT, [3], True, True, reference=[4]),
+]
+ROUTED = {
+    "CE": BATCH[:2],
+    "LEFTOPD": BATCH[2:4],
+    "GOLD": BATCH[4:7],
+    "mixed": BATCH,
+}
+
+
+def draw(question, stream, candidates, n):
+    generator = keyed_generator(SEED, UPDATE, question, stream)
+    return torch.randperm(candidates, generator=generator)[:n].tolist()
+
+
+def tiny_teacher(dtype=torch.float64):
+    """Of another width, with a padded head."""
+    return tiny_model("qwen2", seed=9, dtype=dtype, hidden_size=24, vocab_size=VOCABULARY + 3)
+
+
+def lessons_of(batch, teacher, settings=SETTINGS, stop_ids=(STOP,)):
+    lessons = [plan(question, settings, stop_ids, seed=SEED, update=UPDATE) for question in batch]
+    return [taught_lesson(lesson, teacher) for lesson in lessons]
+
+
+@torch.no_grad()
+def taught_lesson(lesson, teacher):
+    if lesson.taught is None:
+        return lesson
+    continuation, positions = lesson.taught
+    prompt = lesson.question.prompt
+    hidden = teacher.model(input_ids=torch.tensor([[*prompt, *continuation]])).last_hidden_state[0]
+    return replace(lesson, teacher_hidden_SE=hidden[[len(prompt) - 1 + i for i in positions]])
+
+
+def fast_update(student, batch, teacher, settings=SETTINGS, **changes):
+    lessons = lessons_of(batch, teacher, settings, student.vocabulary.stop_ids)
+    arguments = {"batch_size": len(batch), "teacher_weight_VE": teacher.lm_head.weight} | changes
+    return update_loss(student, lessons, settings, **arguments)
+
+
+def plain(value):
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def assert_equal_update(student, batch, teacher, settings=SETTINGS, stop_ids=(STOP,), tolerance=1e-8):
+    """Loss, every recorded number, and the gradient of every parameter."""
+    model, family = plain_copy(student), student.family
+    loss, records = fast_update(student, batch, teacher, settings)
+    loss.backward()
+    expected = naive_update(model, family, teacher, batch, settings, draw, stop_ids)
+    expected.backward()
+    assert abs(loss.item() - expected.item()) < tolerance
+    for (name, ours), theirs in zip(student.model.named_parameters(), model.parameters(), strict=True):
+        theirs_grad = torch.zeros_like(theirs) if theirs.grad is None else theirs.grad
+        ours_grad = torch.zeros_like(ours) if ours.grad is None else ours.grad
+        assert (ours_grad - theirs_grad).abs().max() <= 100 * tolerance, name  # stock norms are float32
+    for question, record in zip(batch, records, strict=True):
+        found = naive_question(model, family, teacher, question, settings, draw, stop_ids)
+        if found is None:
+            assert record == Record(question.id, Route.EXCLUDE, retained=False)
+            continue
+        content, rank, numbers = found
+        numbers |= {"content": content, "rank": rank, "id": question.id, "retained": True}
+        numbers.setdefault("reference_nll", [])
+        taught = question.reference if settings.supervision == "mix" else question.response
+        numbers["eos_kl"] = numbers["kl"][-1] if numbers["kl"] and taught[-1] in stop_ids else None
+        assert numbers.keys() == {field.name for field in fields(Record)}
+        for name, value in numbers.items():
+            ours = getattr(record, name)
+            if isinstance(value, str | None):
+                assert ours == value, (question.id, name)
+            else:
+                assert ours == pytest.approx(plain(value), abs=tolerance), (question.id, name)
+    return records
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=family_name)
+@pytest.mark.parametrize("view", ["prefix", "target_masked"])
+def test_equals_the_naive_update(family, view):
+    """All routes mixed, both views, all families, both heads."""
+    student = tiny_student(family, dtype=torch.float64)
+    assert_equal_update(student, BATCH, tiny_teacher(), replace(SETTINGS, view=view))
+
+
+@pytest.mark.parametrize("geometry", ["truncated", "canvas"])
+@pytest.mark.parametrize("route", ROUTED)
+def test_each_route_alone(route, geometry):
+    for family in (FAMILIES[0], FAMILIES[3]):
+        student = tiny_student(family, dtype=torch.float64, seed=1)
+        records = assert_equal_update(student, ROUTED[route], tiny_teacher(), replace(SETTINGS, geometry=geometry))
+        assert route == "mixed" or {record.route for record in records} == {route}
+
+
+@pytest.mark.parametrize("supervision", ["opd", "sft", "sft+opd", "mix"])
+@pytest.mark.parametrize("view", ["prefix", "target_masked"])
+def test_shared_subset_objectives(supervision, view):
+    """Every question alike, whatever its verdicts."""
+    student = tiny_student(FAMILIES[2], dtype=torch.float64)
+    batch = [question for question in BATCH if question.reference is not None]
+    settings = replace(SETTINGS, supervision=supervision, view=view, alpha=0.3)
+    records = assert_equal_update(student, batch, tiny_teacher(), settings)
+    assert all(record.retained and record.content != 0 for record in records if record.id != "empty")
+
+
+def test_merged_stop_ids():
+    student = tiny_student(FAMILIES[0], dtype=torch.float64, stop_ids=(STOP, 36))
+    settings = replace(SETTINGS, merge_stops=True)
+    merged = assert_equal_update(student, BATCH[2:4], tiny_teacher(), settings, stop_ids=(STOP, 36))
+    _, apart = fast_update(student, BATCH[2:4], tiny_teacher())
+    assert all(sum(one.kl) < sum(two.kl) for one, two in zip(merged, apart, strict=True))
+
+
+@pytest.mark.parametrize("rho", [0.0, 1.0])
+def test_nothing_and_everything_selected(rho):
+    student = tiny_student(FAMILIES[0], dtype=torch.float64)
+    assert_equal_update(student, BATCH, tiny_teacher(), replace(SETTINGS, rho=rho))
+
+
+def test_no_qualifying_pairs():
+    student = tiny_student(FAMILIES[0], dtype=torch.float64)
+    records = assert_equal_update(student, BATCH, tiny_teacher(), replace(SETTINGS, mu=100.0))
+    assert all(record.pairs == 0 and record.rank == 0 for record in records)
+
+
+def test_pairs_do_qualify():
+    """Otherwise the ranking would be compared with nothing."""
+    _, records = fast_update(tiny_student(FAMILIES[0], dtype=torch.float64), BATCH, tiny_teacher())
+    assert sum(record.rank > 0 for record in records) >= 4
+
+
+def test_float32_and_gradient_checkpointing():
+    student = tiny_student(FAMILIES[0])
+    student.model.train()
+    student.model.gradient_checkpointing_enable()
+    assert_equal_update(student, BATCH, tiny_teacher(torch.float32), tolerance=2e-5)
+
+
+def test_under_autocast():
+    student, teacher = tiny_student(FAMILIES[0]), tiny_teacher(torch.float32)
+    exact, _ = fast_update(student, BATCH, teacher)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss, _ = fast_update(student, BATCH, teacher)
+    assert loss.dtype is torch.float32
+    assert abs(loss.item() - exact.item()) < 0.05 * exact.item()
+    loss.backward()
+    assert all(p.grad.isfinite().all() for p in student.model.parameters() if p.grad is not None)
+
+
+def test_the_original_batch_is_the_denominator():
+    """Excluded questions count; so do those of other processes. Parts of a batch add up to the whole."""
+    student, teacher = tiny_student(FAMILIES[0], dtype=torch.float64), tiny_teacher()
+    whole, records = fast_update(student, BATCH, teacher)
+    total = sum(record.content + SETTINGS.rank_weight * record.rank for record in records)
+    assert whole.item() == pytest.approx(total / len(BATCH), abs=1e-12)
+    parts = [fast_update(student, part, teacher, batch_size=len(BATCH))[0] for part in (BATCH[:4], BATCH[4:])]
+    assert sum(parts).item() == pytest.approx(whole.item(), abs=1e-12)
+
+
+def test_all_excluded():
+    student = tiny_student(FAMILIES[0])
+    batch = [replace(question, student_right=True, teacher_right=False) for question in BATCH]
+    loss, records = fast_update(student, batch, tiny_teacher(torch.float32))
+    assert loss.item() == 0
+    assert not loss.requires_grad
+    assert not any(record.retained for record in records)
+    assert naive_update(None, None, None, batch, SETTINGS, draw) is None
+
+
+def test_batch_order_does_not_matter():
+    student, teacher = tiny_student(FAMILIES[0], dtype=torch.float64), tiny_teacher()
+    loss, records = fast_update(student, BATCH, teacher)
+    reverse_loss, reverse = fast_update(student, BATCH[::-1], teacher)
+    assert loss.item() == pytest.approx(reverse_loss.item(), abs=1e-12)
+    assert [record.positions for record in reverse[::-1]] == [record.positions for record in records]
+
+
+def test_ranking_is_detached_from_the_contrast():
+    """Ranking alone: its gradient is that of the hinge on ℓ with pairs held fixed, as the oracle has it."""
+    student = tiny_student(FAMILIES[0], dtype=torch.float64)
+    only_rank = [replace(question, student_right=False, teacher_right=False, reference=None) for question in BATCH]
+    records = assert_equal_update(student, only_rank, tiny_teacher())
+    assert all(record.content == 0 for record in records)
+    assert sum(record.rank > 0 for record in records) >= 4
+
+
+def wrong(question, teacher_rows=None, **changes):
+    student, teacher = tiny_student(FAMILIES[0]), tiny_teacher(torch.float32)
+    (lesson,) = lessons_of([question], teacher)
+    if teacher_rows is not None:
+        lesson = replace(lesson, teacher_hidden_SE=teacher_rows(lesson.teacher_hidden_SE))
+    arguments = {"batch_size": 1, "teacher_weight_VE": teacher.lm_head.weight} | changes
+    update_loss(student, [lesson], SETTINGS, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"question": replace(BATCH[0], response=[3, PAD, 2])}, r"question ce \(CE\): the response holds 1 id"),
+        ({"question": replace(BATCH[4], reference=[MASK, 2])}, r"question gold \(GOLD\), reference: .* holds 1 id"),
+        (
+            {"question": BATCH[2], "teacher_rows": lambda h: h[:-1]},
+            r"opd \(LEFTOPD\): 4 positions .* for 3",
+        ),
+        ({"question": BATCH[2], "teacher_rows": lambda h: h * math.nan}, r"opd \(LEFTOPD\): .* does not sum to one"),
+        ({"question": BATCH[2], "teacher_weight_VE": None}, r"opd \(LEFTOPD\): the teacher's output head is missing"),
+        ({"question": replace(BATCH[0], response=LONG * 2)}, "a stop id already at position 9; cut it there"),
+        ({"question": replace(BATCH[1], response=SHORT * 4)}, r"ce-cut \(CE\): a response of 16 tokens exceeds"),
+        ({"question": replace(BATCH[0], prompt=[])}, r"ce \(CE\): the prompt is empty"),
+        ({"question": BATCH[0], "batch_size": 0}, "1 lessons here, but batch_size says 0"),
+    ],
+)
+def test_bad_input_names_question_and_route(arguments, message):
+    with pytest.raises(ForkLeftError, match=message):
+        wrong(**arguments)
+
+
+def test_a_loss_that_is_not_finite_stops():
+    student, teacher = tiny_student(FAMILIES[0]), tiny_teacher(torch.float32)
+    with torch.no_grad():
+        student.model.lm_head.weight[3] = math.inf
+    with pytest.raises(ForkLeftError, match=r"question ce \(CE\): the loss is nan"):
+        fast_update(student, BATCH, teacher)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rho": 1.5}, "rho .* expected 0 to 1, found 1.5"),
+        ({"rho": math.nan}, "rho"),
+        ({"mu": -1.0}, "mu must not be negative"),
+        ({"alpha": 2.0}, "alpha .* expected 0 to 1"),
+        ({"view": "left"}, "view must be one of prefix, target_masked, found 'left'"),
+        ({"supervision": "kd"}, "supervision must be one of routed, opd, sft"),
+    ],
+)
+def test_bad_settings(changes, message):
+    with pytest.raises(ForkLeftError, match=message):
+        replace(SETTINGS, **changes)
+
+
+def test_an_objective_that_needs_a_reference_says_so():
+    with pytest.raises(ForkLeftError, match=r"question ce-cut \(CE\): sft needs a reference, found none"):
+        plan(BATCH[1], replace(SETTINGS, supervision="sft"), (STOP,), seed=0, update=0)
