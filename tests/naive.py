@@ -1,11 +1,12 @@
 """ForkLeft by hand: the paper's algorithm with plain loops, full logits and one forward for every position.
 
-Read it beside the paper; the library is compared with it. No packing, no cache, no chunks; of `forkleft` it knows only
-the record that says of which family a student is. Positions count from 0, the paper's from 1. `family` says how the
-student attends (`block_number`) and where its head predicts a token (`read`).
+Read it beside the paper; the library is compared with it. No packing, no cache, no chunks. Of the library it takes data
+only: a student's `Family` (how it attends, see `block_number`; where its head predicts a token, see `read`), questions
+and settings. Positions count from 0, the paper's from 1.
 """
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import torch
@@ -179,8 +180,10 @@ def naive_question(student, family, teacher, q, settings, draw, stop_ids=(STOP,)
     prompt, c, g, budget = q.prompt, q.response, q.reference, settings.budget
     merged = stop_ids if settings.merge_stops else ()
 
+    readout_family = family if settings.attention == "native" else Family("full", family.block_size, head=family.head)
+
     def s(y, i):
-        return prefix_log_probs(student, family, prompt, y, i, budget=budget, geometry=settings.geometry)
+        return prefix_log_probs(student, readout_family, prompt, y, i, budget=budget, geometry=settings.geometry)
 
     def t(y, i):
         return teacher_log_probs(teacher, prompt, y, i).detach()
@@ -212,6 +215,7 @@ def naive_question(student, family, teacher, q, settings, draw, stop_ids=(STOP,)
 
     H_mask = {i: entropy(all_mask_log_probs(student, family, prompt, i, budget=budget)) for i in S_c}
     H_left = {i: entropy(left[i]) for i in S_c}
+    # Plain numbers, through which no gradient passes.
     D = {i: max(0.0, H_mask[i] - H_left[i]) for i in S_c}
     confidence = {i: left[i].max() for i in S_c}
     pairs = [(i, j) for i in S_c for j in S_c if D[i] > D[j] + settings.mu]
@@ -230,3 +234,14 @@ def naive_update(student, family, teacher, batch, settings, draw, stop_ids=(STOP
             content, rank, _ = losses
             retained.append(content + settings.rank_weight * rank)
     return sum(retained) / len(batch) if retained else None
+
+
+def naive_forkleft(student, family, teacher, questions, verify, settings, draw, *, passes, stop_ids=(STOP,)):
+    """The algorithm from its first line: the student writes, the teacher answers, both are verified, the update."""
+    batch = []
+    for q in questions:
+        how = {"budget": settings.budget, "stop_ids": stop_ids}
+        c, *_ = naive_generate(student, family, q.prompt, passes=passes, order="high_entropy", **how)
+        d = naive_answer(teacher, q.prompt, **how)
+        batch.append(replace(q, response=c, student_right=verify(q, c), teacher_right=verify(q, d)))
+    return batch, naive_update(student, family, teacher, batch, settings, draw, stop_ids)

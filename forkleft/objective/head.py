@@ -12,11 +12,13 @@ gradient at the logits is, with upstream gradients g (paper eq. `klgradient`, `m
 
     (g_nll + g_kl − g_conf) p  −  g_nll e_y  −  g_kl t  +  g_conf e_max.
 
-Rows are taken a few at a time: projected, normalised, reduced, forgotten; the backward projects them again. The buffers
-are reused from one chunk to the next. Products run in the precision of their operands (under autocast, its precision);
-everything after them is at least float32.
+Rows are taken a few at a time: projected, normalised, reduced, forgotten; the backward projects them again. Only a few
+tables of one chunk exist at a time. Products run in the precision of the head (under autocast, in its precision), and
+everything after them is at least float32. On CUDA the products of low-precision operands come out in float32 as well;
+elsewhere they are rounded as the model's own head would round them.
 
-Shapes: S rows, C rows of a chunk, V words, D and E the widths of student and teacher.
+Shapes: S rows, of which the first K have a teacher; C rows of a chunk, V words, D and E the widths of student and
+teacher.
 """
 
 from collections.abc import Iterator
@@ -34,21 +36,21 @@ _CHUNK_NUMBERS = 2**23
 
 @dataclass(frozen=True)
 class TeacherRows:
-    """The teacher's hidden states at the same rows, and its own head. Its distributions exist only chunk by chunk."""
+    """The teacher's hidden states at the first K rows, and its own head. Its distributions exist only in chunks."""
 
-    hidden_SE: torch.Tensor
+    hidden_KE: torch.Tensor
     weight_VE: torch.Tensor
 
 
 @dataclass(frozen=True)
 class HeadRows:
-    """What is known of each row; `kl_S` and `teacher_entropy_S` only with a teacher."""
+    """What is known of each row, and against the teacher of each of the first K."""
 
     nll_S: torch.Tensor
     confidence_S: torch.Tensor
     entropy_S: torch.Tensor
-    kl_S: torch.Tensor | None = None
-    teacher_entropy_S: torch.Tensor | None = None
+    kl_K: torch.Tensor
+    teacher_entropy_K: torch.Tensor
 
 
 def head_rows(
@@ -62,24 +64,42 @@ def head_rows(
 ) -> HeadRows:
     """Losses, entropy and confidence of every row; gradients flow to `hidden_SD` and `weight_VD`.
 
-    targets_S: y_s, ids within 𝒱. excluded_V: ids outside 𝒱, which get −inf in both models; heads may have more rows
-    than V, which are not of 𝒱 either. merged_ids: ids that count as one event in the KL (the stop ids, where the models
-    name EOS differently). Raises ForkLeftError if shapes disagree.
+    targets_S: y_s, ids within 𝒱. excluded_V: which ids are not of 𝒱 and get −inf in both models; heads may have more
+    rows than V, which are not of 𝒱 either. merged_ids: ids of 𝒱 that count as one event in the KL (the stop ids, where
+    the models name EOS differently). Raises ForkLeftError if shapes disagree.
     """
-    rows, words = hidden_SD.shape[0], excluded_V.shape[0]
-    if targets_S.shape != (rows,) or (teacher is not None and teacher.hidden_SE.shape[0] != rows):
-        theirs = "" if teacher is None else f" and {teacher.hidden_SE.shape[0]} rows of the teacher"
-        raise ForkLeftError(f"{rows} rows of the student need as many targets, found {targets_S.shape[0]}{theirs}")
-    for name, weight in (("student", weight_VD), ("teacher", teacher.weight_VE if teacher else weight_VD)):
-        if weight.shape[0] < words:
-            raise ForkLeftError(f"the {name}'s head has {weight.shape[0]} rows, fewer than the vocabulary's {words}")
-    device = hidden_SD.device
+    words, device = len(excluded_V), hidden_SD.device
+    if teacher is None:
+        teacher = TeacherRows(hidden_SD.detach()[:0], weight_VD.detach())
+    _check(hidden_SD, weight_VD, targets_S, teacher, words)
+    precision = weight_VD.dtype
     if torch.is_autocast_enabled(device.type):
-        hidden_SD, weight_VD = (x.to(torch.get_autocast_dtype(device.type)) for x in (hidden_SD, weight_VD))
+        precision = torch.get_autocast_dtype(device.type)
     excluded = excluded_V.nonzero().flatten().to(device)
     merged = torch.tensor(merged_ids, dtype=torch.long, device=device)
     with torch.autocast(device.type, enabled=False):
-        return HeadRows(*_HeadRows.apply(hidden_SD, weight_VD, targets_S.to(device), words, excluded, merged, teacher))
+        # The cast of the hidden states is small and autograd's; that of the head is made anew in each direction.
+        return HeadRows(
+            *_HeadRows.apply(hidden_SD.to(precision), weight_VD, targets_S.to(device), words, excluded, merged, teacher)
+        )
+
+
+def _check(
+    hidden_SD: torch.Tensor, weight_VD: torch.Tensor, targets_S: torch.Tensor, teacher: TeacherRows, words: int
+) -> None:
+    rows = len(hidden_SD)
+    if len(targets_S) != rows or len(teacher.hidden_KE) > rows:
+        raise ForkLeftError(
+            f"{rows} rows of the student need as many targets and at most as many rows of the teacher, "
+            f"found {len(targets_S)} and {len(teacher.hidden_KE)}"
+        )
+    heads = {"student": (hidden_SD, weight_VD), "teacher": (teacher.hidden_KE, teacher.weight_VE)}
+    for name, (hidden, weight) in heads.items():
+        if weight.shape[0] < words or weight.shape[1] != hidden.shape[1]:
+            raise ForkLeftError(
+                f"the {name}'s head is {tuple(weight.shape)}: expected at least {words} rows of width "
+                f"{hidden.shape[1]}, that of its hidden states"
+            )
 
 
 class _HeadRows(torch.autograd.Function):
@@ -92,16 +112,17 @@ class _HeadRows(torch.autograd.Function):
         words: int,
         excluded: torch.Tensor,
         merged: torch.Tensor,
-        teacher: TeacherRows | None,
-    ) -> tuple[torch.Tensor | None, ...]:
+        teacher: TeacherRows,
+    ) -> tuple[torch.Tensor, ...]:
+        rows, taught = len(hidden_SD), len(teacher.hidden_KE)
         precision = torch.promote_types(hidden_SD.dtype, torch.float32)
-        nll_S, confidence_S, entropy_S, norm_S, kl_S, teacher_entropy_S, teacher_norm_S = (
-            hidden_SD.new_empty(len(hidden_SD), dtype=precision) for _ in range(7)
-        )
+        nll_S, confidence_S, entropy_S, norm_S = (hidden_SD.new_empty(rows, dtype=precision) for _ in range(4))
+        kl_K, teacher_entropy_K, teacher_norm_K = (hidden_SD.new_empty(taught, dtype=precision) for _ in range(3))
         best_S = torch.empty_like(targets_S)
-        logp_buffer, exp_buffer, log_t_buffer = _buffers(hidden_SD, words, 3 if teacher else 2)
-        for part in _chunks(hidden_SD, words):
-            logp_CV = _project(hidden_SD[part], weight_VD, excluded, logp_buffer)
+        cast_VD = weight_VD[:words].to(hidden_SD.dtype)
+        logp_buffer, exp_buffer, log_t_buffer = _buffers(hidden_SD, words, 3)
+        for part, with_teacher in _chunks(rows, taught, words):
+            logp_CV = _project(hidden_SD[part], cast_VD, excluded, logp_buffer)
             top_C, best_S[part] = logp_CV.max(dim=-1)
             exp_CV = torch.sub(logp_CV, top_C[:, None], out=exp_buffer[: len(top_C)]).exp_()
             sum_C = exp_CV.sum(dim=-1)
@@ -111,29 +132,26 @@ class _HeadRows(torch.autograd.Function):
             nll_S[part] = -logp_CV.gather(1, targets_S[part, None])[:, 0]
             # Outside 𝒱 the probability is 0, and 0 · log 0 counts as 0.
             logp_CV.index_fill_(1, excluded, 0.0)
-            entropy_S[part] = -torch.linalg.vecdot(exp_CV, logp_CV) / sum_C
-            if teacher is None:
+            entropy_S[part] = -exp_CV.mul_(logp_CV).sum(dim=-1) / sum_C
+            if not with_teacher:
                 continue
-            log_t_CV = _project(teacher.hidden_SE[part], teacher.weight_VE, excluded, log_t_buffer)
+            log_t_CV = _project(teacher.hidden_KE[part], teacher.weight_VE[:words], excluded, log_t_buffer)
             top_C = log_t_CV.amax(dim=-1)
-            t_CV = torch.sub(log_t_CV, top_C[:, None], out=exp_CV).exp_()
+            t_CV = torch.sub(log_t_CV, top_C[:, None], out=exp_buffer[: len(top_C)]).exp_()
             sum_C = t_CV.sum(dim=-1)
             t_CV.div_(sum_C[:, None])
-            teacher_norm_S[part] = top_C + sum_C.log()
-            log_t_CV.sub_(teacher_norm_S[part, None]).index_fill_(1, excluded, 0.0)
-            teacher_entropy_S[part] = -torch.linalg.vecdot(t_CV, log_t_CV)
+            teacher_norm_K[part] = top_C + sum_C.log()
+            log_t_CV.sub_(teacher_norm_K[part, None]).index_fill_(1, excluded, 0.0)
+            teacher_entropy_K[part] = -(t_CV * log_t_CV).sum(dim=-1)
             if len(merged):
                 t_CV[:, merged] = _shared(t_CV[:, merged], logp_CV[:, merged])
                 log_t_CV[:, merged] = t_CV[:, merged].log().nan_to_num(neginf=0.0)
             # A sum of rounded terms can miss 0 from below; the divergence cannot.
-            kl_S[part] = torch.linalg.vecdot(t_CV, log_t_CV.sub_(logp_CV)).clamp_(min=0)
-        ctx.save_for_backward(hidden_SD, weight_VD, targets_S, excluded, merged, best_S, norm_S, teacher_norm_S)
+            kl_K[part] = log_t_CV.sub_(logp_CV).mul_(t_CV).sum(dim=-1).clamp_(min=0)
+        ctx.save_for_backward(hidden_SD, weight_VD, targets_S, excluded, merged, best_S, norm_S, teacher_norm_K)
         ctx.words, ctx.teacher = words, teacher
-        if teacher is None:
-            ctx.mark_non_differentiable(entropy_S)
-            return nll_S, confidence_S, entropy_S, None, None
-        ctx.mark_non_differentiable(entropy_S, teacher_entropy_S)
-        return nll_S, confidence_S, entropy_S, kl_S, teacher_entropy_S
+        ctx.mark_non_differentiable(entropy_S, teacher_entropy_K)
+        return nll_S, confidence_S, entropy_S, kl_K, teacher_entropy_K
 
     @staticmethod
     @once_differentiable
@@ -142,34 +160,38 @@ class _HeadRows(torch.autograd.Function):
         g_nll_S: torch.Tensor,
         g_confidence_S: torch.Tensor,
         _entropy: torch.Tensor,
-        g_kl_S: torch.Tensor | None,
-        _teacher_entropy: torch.Tensor | None,
+        g_kl_K: torch.Tensor,
+        _teacher_entropy: torch.Tensor,
     ) -> tuple[torch.Tensor | None, ...]:
-        hidden_SD, weight_VD, targets_S, excluded, merged, best_S, norm_S, teacher_norm_S = ctx.saved_tensors
+        hidden_SD, weight_VD, targets_S, excluded, merged, best_S, norm_S, teacher_norm_K = ctx.saved_tensors
         words, teacher = ctx.words, ctx.teacher
-        g_all_S = g_nll_S - g_confidence_S if teacher is None else g_nll_S - g_confidence_S + g_kl_S
+        g_all_S = g_nll_S - g_confidence_S
+        g_all_S[: len(g_kl_K)] += g_kl_K
+        cast_VD = weight_VD[:words].to(hidden_SD.dtype)
         hidden_grad_SD = torch.empty_like(hidden_SD)
-        weight_grad_VD = None
-        if ctx.needs_input_grad[1]:
-            # Summed over the chunks, so in the precision of the reductions until the end.
-            weight_grad_VD = torch.zeros_like(weight_VD, dtype=norm_S.dtype)
-        p_buffer, t_buffer = _buffers(hidden_SD, words, 2 if teacher else 1)[:2]
-        for part in _chunks(hidden_SD, words):
-            logits_CV = _project(hidden_SD[part], weight_VD, excluded, p_buffer)
-            if teacher is not None:
-                t_CV = _project(teacher.hidden_SE[part], teacher.weight_VE, excluded, t_buffer)
-                t_CV.sub_(teacher_norm_S[part, None]).exp_()
+        # Summed over the chunks, so in the precision of the reductions until the end.
+        weight_grad_VD = torch.zeros_like(weight_VD, dtype=norm_S.dtype) if ctx.needs_input_grad[1] else None
+        p_buffer, t_buffer = _buffers(hidden_SD, words, 2)
+        for part, with_teacher in _chunks(len(hidden_SD), len(g_kl_K), words):
+            logits_CV = _project(hidden_SD[part], cast_VD, excluded, p_buffer)
+            if with_teacher:
+                t_CV = _project(teacher.hidden_KE[part], teacher.weight_VE[:words], excluded, t_buffer)
+                t_CV.sub_(teacher_norm_K[part, None]).exp_()
                 if len(merged):
                     t_CV[:, merged] = _shared(t_CV[:, merged], logits_CV[:, merged])
             grad_CV = logits_CV.sub_(norm_S[part, None]).exp_().mul_(g_all_S[part, None])
-            if teacher is not None:
-                grad_CV.addcmul_(t_CV, g_kl_S[part, None], value=-1)
+            if with_teacher:
+                grad_CV.addcmul_(t_CV, g_kl_K[part, None], value=-1)
             grad_CV.scatter_add_(1, targets_S[part, None], -g_nll_S[part, None])
             grad_CV.scatter_add_(1, best_S[part, None], g_confidence_S[part, None])
             grad_CV = grad_CV.to(hidden_SD.dtype)
-            hidden_grad_SD[part] = grad_CV @ weight_VD[:words]
-            if weight_grad_VD is not None:
-                _add_product(weight_grad_VD[:words], grad_CV.T, hidden_SD[part])
+            hidden_grad_SD[part] = grad_CV @ cast_VD
+            if weight_grad_VD is None:
+                continue
+            if grad_CV.dtype == weight_grad_VD.dtype:
+                weight_grad_VD[:words].addmm_(grad_CV.T, hidden_SD[part])
+            else:
+                weight_grad_VD[:words].add_(grad_CV.T @ hidden_SD[part])
         if weight_grad_VD is not None:
             weight_grad_VD = weight_grad_VD.to(weight_VD.dtype)
         return hidden_grad_SD, weight_grad_VD, None, None, None, None, None
@@ -179,36 +201,33 @@ def _chunk_rows(words: int) -> int:
     return max(1, _CHUNK_NUMBERS // words)
 
 
-def _chunks(hidden_SD: torch.Tensor, words: int) -> Iterator[slice]:
-    for start in range(0, len(hidden_SD), _chunk_rows(words)):
-        yield slice(start, min(start + _chunk_rows(words), len(hidden_SD)))
+def _chunks(rows: int, taught: int, words: int) -> Iterator[tuple[slice, bool]]:
+    """Slices of the rows with a teacher, then of those without, and which they are."""
+    size = _chunk_rows(words)
+    for first, last, with_teacher in ((0, taught, True), (taught, rows, False)):
+        for start in range(first, last, size):
+            yield slice(start, min(start + size, last)), with_teacher
 
 
-def _buffers(hidden_SD: torch.Tensor, words: int, count: int) -> list[torch.Tensor | None]:
-    """Three buffers for a chunk of logits, of which `count` are needed and exist."""
+def _buffers(hidden_SD: torch.Tensor, words: int, count: int) -> list[torch.Tensor]:
     shape = (min(_chunk_rows(words), len(hidden_SD)), words)
     precision = torch.promote_types(hidden_SD.dtype, torch.float32)
-    return [hidden_SD.new_empty(shape, dtype=precision) if k < count else None for k in range(3)]
+    return [hidden_SD.new_empty(shape, dtype=precision) for _ in range(count)]
 
 
 def _project(
     hidden_CD: torch.Tensor, weight_VD: torch.Tensor, excluded: torch.Tensor, buffer: torch.Tensor
 ) -> torch.Tensor:
-    """Logits of a chunk in the buffer, −inf outside 𝒱."""
+    """Logits of a chunk in the buffer, −inf outside 𝒱. The product runs where the head is, which may be elsewhere."""
     logits_CV = buffer[: len(hidden_CD)]
-    weight_VD = weight_VD[: buffer.shape[1]]
-    if hidden_CD.dtype == weight_VD.dtype == buffer.dtype:
+    hidden_CD = hidden_CD.to(weight_VD.device, weight_VD.dtype)
+    if weight_VD.dtype == buffer.dtype and weight_VD.device == buffer.device:
         torch.mm(hidden_CD, weight_VD.T, out=logits_CV)
+    elif weight_VD.is_cuda and weight_VD.dtype in (torch.bfloat16, torch.float16):
+        logits_CV.copy_(torch.mm(hidden_CD, weight_VD.T, out_dtype=torch.float32))
     else:
-        logits_CV.copy_(hidden_CD.to(weight_VD.dtype) @ weight_VD.T)
+        logits_CV.copy_(hidden_CD @ weight_VD.T)
     return logits_CV.index_fill_(1, excluded, float("-inf"))
-
-
-def _add_product(sum_VD: torch.Tensor, grad_VC: torch.Tensor, hidden_CD: torch.Tensor) -> None:
-    if sum_VD.dtype == grad_VC.dtype:
-        sum_VD.addmm_(grad_VC, hidden_CD)
-    else:
-        sum_VD.add_(grad_VC @ hidden_CD)
 
 
 def _shared(t_CM: torch.Tensor, logits_CM: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """Lessons: questions with their route and everything that is drawn for them, fixed before an update begins.
 
 Beside the routes of the paper there are the objectives of its shared subset, which treat every question alike: `opd`
-(KL on the student's own prefixes), `sft` (cross-entropy on the reference), `sft+opd` (their sum), and `mix` (both
-targets under the reference's prefixes, weighted by alpha).
+(KL on the student's own prefixes), `sft` (cross-entropy on the reference), `sft+opd` (their sum). A fourth, `mix`, puts
+the mixture of both targets (paper eq. `mixgradient`) under the reference's prefixes.
 
 Shapes: S selected positions, E the width of the teacher.
 """
@@ -42,9 +42,10 @@ _REFERENCE_TERMS = {"reference", "mixture"}
 class ObjectiveSettings:
     """The constants of the method and the arms that the paper compares.
 
-    budget: the response budget, which bounds masks and canvases. view: how the student is read against the teacher;
-    `target_masked` is the paper's B view, and changes nothing else. merge_stops: count all stop ids as one event in the
-    KL, for models that name EOS differently. alpha: the teacher's weight in `mix`.
+    budget: the response budget, which bounds masks and canvases. view: how the student is read against the teacher on
+    its own response; `target_masked` is the paper's B view, and changes nothing else. geometry, attention: of the
+    prefix readout (`objective/readouts.py`). merge_stops: count the stop ids as one event in the KL, for models that
+    name EOS differently. alpha: the teacher's weight in `mix`.
     """
 
     budget: int
@@ -61,7 +62,10 @@ class ObjectiveSettings:
 
     def __post_init__(self) -> None:
         check_rho(self.rho)
-        for name, known in (("supervision", Supervision), ("view", View)):
+        if self.budget < 1:
+            raise ForkLeftError(f"budget must be at least 1 token, found {self.budget}")
+        kinds = {"supervision": Supervision, "view": View, "geometry": Geometry, "attention": ReadAttention}
+        for name, known in kinds.items():
             if getattr(self, name) not in known.__args__:
                 raise ForkLeftError(f"{name} must be one of {', '.join(known.__args__)}, found {getattr(self, name)!r}")
         if not 0 <= self.alpha <= 1:
@@ -83,7 +87,7 @@ class Question:
     reference: Sequence[int] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lesson:
     """A question with everything drawn: its route, S_c and S_g, and the teacher's hidden states where needed."""
 
@@ -108,9 +112,9 @@ class Lesson:
     @property
     def taught(self) -> tuple[Sequence[int], list[int]] | None:
         """The continuation and the positions in it where the teacher is asked for t_i; None if it is not."""
-        if "teacher" in self.terms:
+        if "teacher" in self.terms and self.selected:
             return self.question.response, self.selected
-        if "mixture" in self.terms:
+        if "mixture" in self.terms and self.reference_selected:
             return self.question.reference, self.reference_selected
         return None
 

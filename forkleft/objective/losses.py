@@ -5,8 +5,6 @@ Shapes: S selected positions of one question.
 
 import torch
 
-from forkleft.errors import ForkLeftError
-
 
 def selected_mean(loss_S: torch.Tensor) -> torch.Tensor:
     """A_S(f): the mean over the selected positions, 0 where none is selected (paper eq. `selected-mean`)."""
@@ -15,8 +13,6 @@ def selected_mean(loss_S: torch.Tensor) -> torch.Tensor:
 
 def mixture(kl_S: torch.Tensor, nll_S: torch.Tensor, alpha: float) -> torch.Tensor:
     """α KL(t‖p) + (1−α)(−log p_y): pulls p towards αt + (1−α)e_y (paper eq. `mixgradient`)."""
-    if not 0 <= alpha <= 1:
-        raise ForkLeftError(f"alpha weighs the teacher against the hard target: expected 0 to 1, found {alpha}")
     return alpha * kl_S + (1 - alpha) * nll_S
 
 
@@ -26,7 +22,7 @@ def contrast(mask_entropy_S: torch.Tensor, left_entropy_S: torch.Tensor) -> torc
 
 
 def qualifying_pairs(contrast_S: torch.Tensor, mu: float) -> torch.Tensor:
-    """`pairs_SS[i, j]`: whether D_i > D_j + μ."""
+    """`pairs_SS[i, j]`: whether D_i > D_j + μ (the set 𝒫_q of paper eq. `rank`)."""
     return contrast_S[:, None] > contrast_S[None, :] + mu
 
 

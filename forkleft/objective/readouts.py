@@ -187,8 +187,9 @@ def _hidden_rows(student: Student, layout: PackedLayout, rows: list[int], readin
 
 
 def _nothing(student: Student) -> torch.Tensor:
-    head = student.model.get_output_embeddings().weight
-    return head.new_empty(0, head.shape[1])
+    """No rows, from a forward of one token, so that a process that has nothing to read takes part with the others."""
+    layout = PackedLayout([Stream([student.vocabulary.mask_id], [0])], student.device)
+    return student.hidden(layout.ids_N, layout.positions_N, layout)[:0]
 
 
 def _check(student: Student, reading: Reading, budget: int) -> None:

@@ -6,10 +6,11 @@
 
 Responses, verdicts, positions and teacher targets are fixed; the gradient passes through the live student readouts.
 
-Shapes: S rows that are read, V words, E the width of the teacher.
+Shapes: S rows that are read, of which the first K have a teacher; Q retained questions, V words, E the width of the
+teacher.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -29,8 +30,8 @@ class Record:
 
     content, rank: its losses, before the division by the batch; pairs: how many pairs qualified. contrast: D;
     confidence: ℓ; mask_entropy and left_entropy: of the all-mask and the prefix readout; nll: −log s_i(c_i), also where
-    it is no loss. kl, teacher_entropy: where a teacher was asked; eos_kl: of these, the one at EOS. All but the route
-    stay empty for a question that was excluded.
+    it is no loss. kl, teacher_entropy: where a teacher was asked, in `mix` at the reference's positions; eos_kl: of
+    these, the one at EOS. All but the route stay empty for a question that was excluded.
     """
 
     id: str
@@ -63,45 +64,56 @@ def update_loss(
     """L(θ) = (1/|B|) Σ over retained questions of [content + λ·rank] (paper eq. `total`), and a record of each lesson.
 
     batch_size: |B|, the questions of the whole update, over all processes and accumulation steps, excluded ones
-    included. teacher_weight_VE: the teacher's output head, for lessons that are taught. If nothing is retained the loss
-    is a 0 without gradient. Raises ForkLeftError naming question and route for lengths that disagree, ids outside 𝒱, a
-    teacher that gives no distribution, and a loss that is not finite.
+    included. teacher_weight_VE: the teacher's output head, for lessons that are taught.
+
+    If nothing is retained here, the loss is 0 with a gradient of zeros, so that this process takes part in what the
+    others do; whether there is an update at all is for the caller to say, who knows of all of them. With block
+    attention the number of forwards does not depend on the lessons.
+
+    Raises ForkLeftError naming question and route for lengths that disagree, ids outside 𝒱, a teacher that gives no
+    distribution, and a loss that is not finite.
     """
     if batch_size < len(lessons):
         raise ForkLeftError(f"the batch has {len(lessons)} lessons here, but batch_size says {batch_size} in all")
     kept = [lesson for lesson in lessons if lesson.retained]
     parts = [_parts(lesson, settings) for lesson in kept]
-    rows = _read(student, [passage for one in parts for passage in one.values()], settings, teacher_weight_VE)
-    results = [{name: rows[passage] for name, passage in one.items()} for one in parts]
-    mask_entropies = _mask_entropies(student, [one["left"].reading for one in parts], settings)
+    unique = dict.fromkeys(passage for one in parts for passage in one.values())
+    passages = sorted(unique, key=lambda passage: not passage.taught)
+    rows = _head_rows(student, passages, settings, teacher_weight_VE)
+    places = dict(zip(passages, _slices([len(passage.targets) for passage in passages]), strict=True))
+    mask_entropy_S = _mask_entropy(student, [one["left"] for one in parts], settings)
+    mask_places = list(_slices([len(lesson.selected) for lesson in kept]))
 
-    losses, records = [], {}
-    for lesson, found, mask_entropy_S in zip(kept, results, mask_entropies, strict=True):
-        left = found["left"]
-        contrast_S = contrast(mask_entropy_S, left.entropy_S)
+    # The sum over no rows ties a batch without any to the model.
+    contents, ranks, none = [], [], rows.nll_S[:0].sum()
+    for lesson, part, mask_place in zip(kept, parts, mask_places, strict=True):
+        found = {name: _at(rows, places[passage]) for name, passage in part.items()}
+        contrast_S = contrast(mask_entropy_S[mask_place], found["left"].entropy_S)
         pairs_SS = qualifying_pairs(contrast_S, settings.mu)
-        content = left.nll_S.new_zeros(())
-        for term in lesson.terms:
-            content = content + selected_mean(_term_losses(term, found, settings))
-        rank = ranking_loss(left.confidence_S, pairs_SS, settings.delta)
-        losses.append(content + settings.rank_weight * rank)
-        records[id(lesson)] = _record(lesson, found, content, rank, int(pairs_SS.sum()), contrast_S, mask_entropy_S)
-    for lesson, loss in zip(kept, losses, strict=True):
-        if not loss.isfinite():
-            raise ForkLeftError(
-                f"question {lesson.name}: the loss is {loss.item()}; are the weights damaged, or the precision too low?"
-            )
-    total = torch.stack(losses).sum() / batch_size if losses else torch.zeros((), device=student.device)
-    excluded = [Record(lesson.question.id, lesson.route, retained=False) for lesson in lessons]
-    return total, [records.get(id(lesson), none) for lesson, none in zip(lessons, excluded, strict=True)]
+        contents.append(sum((selected_mean(_losses(term, found, settings)) for term in lesson.terms), start=none))
+        ranks.append(ranking_loss(found["left"].confidence_S, pairs_SS, settings.delta))
+    content_Q, rank_Q = (torch.stack(losses) if losses else rows.nll_S[:0] for losses in (contents, ranks))
+    loss_Q = content_Q + settings.rank_weight * rank_Q
+    _check_finite(kept, loss_Q)
+
+    # What is recorded leaves the device at once instead of number by number.
+    rows, mask_entropy_S = _on_cpu(rows), mask_entropy_S.cpu()
+    numbers = zip(kept, parts, mask_places, content_Q.tolist(), rank_Q.tolist(), strict=True)
+    records = {}
+    for lesson, part, mask_place, content, rank in numbers:
+        found = {name: _at(rows, places[passage]) for name, passage in part.items()}
+        records[lesson] = _record(lesson, found, mask_entropy_S[mask_place], content, rank, settings)
+    excluded = {one: Record(one.question.id, one.route, retained=False) for one in lessons if not one.retained}
+    return none + loss_Q.sum() / batch_size, [(records | excluded)[lesson] for lesson in lessons]
 
 
 @dataclass(frozen=True, eq=False)
 class _Passage:
-    """Rows that are read together: one continuation of a lesson under one view, with a teacher or without."""
+    """Rows that are read together: one continuation of a lesson under one view, against a teacher or not."""
 
     reading: Reading
     view: View
+    taught: bool = False
     teacher_hidden_SE: torch.Tensor | None = None
 
     @property
@@ -111,51 +123,46 @@ class _Passage:
 
 def _parts(lesson: Lesson, settings: ObjectiveSettings) -> dict[str, _Passage]:
     """What is read for a lesson: `left` always, for the ranking; `taught` and `reference` where the terms need it."""
-    question, teacher_hidden_SE = lesson.question, lesson.teacher_hidden_SE
-    if lesson.taught is not None:
-        expected = len(lesson.taught[1])
-        rows = 0 if teacher_hidden_SE is None else len(teacher_hidden_SE)
-        if rows != expected:
-            raise ForkLeftError(
-                f"question {lesson.name}: {expected} positions are taught, but there are hidden states of the teacher "
-                f"for {rows}; ask the teacher at lesson.taught"
-            )
+    question, hidden_SE = lesson.question, lesson.teacher_hidden_SE
+    expected = 0 if lesson.taught is None else len(lesson.taught[1])
+    rows = 0 if hidden_SE is None else len(hidden_SE)
+    if rows != expected:
+        raise ForkLeftError(
+            f"question {lesson.name}: {expected} positions are taught, but there are hidden states of the teacher "
+            f"for {rows}; ask the teacher at lesson.taught"
+        )
     own = Reading(lesson.name, question.prompt, question.response, lesson.selected)
     parts = {"left": _Passage(own, "prefix")}
     if "teacher" in lesson.terms:
-        parts["taught"] = _Passage(own, settings.view, teacher_hidden_SE)
+        parts["taught"] = _Passage(own, settings.view, True, hidden_SE)
         if settings.view == "prefix":
             parts["left"] = parts["taught"]
     if lesson.reads_reference:
         name = f"{lesson.name}, reference"
         reading = Reading(name, question.prompt, question.reference, lesson.reference_selected)
-        parts["reference"] = _Passage(reading, "prefix", teacher_hidden_SE if "mixture" in lesson.terms else None)
+        parts["reference"] = _Passage(reading, "prefix")
         if "mixture" in lesson.terms:
-            parts["taught"] = parts["reference"]
+            parts["taught"] = parts["reference"] = _Passage(reading, "prefix", True, hidden_SE)
     return parts
 
 
-def _term_losses(term: Term, found: dict[str, HeadRows], settings: ObjectiveSettings) -> torch.Tensor:
+def _losses(term: Term, found: dict[str, HeadRows], settings: ObjectiveSettings) -> torch.Tensor:
     """The loss of one term at each of its selected positions (the cases of paper eq. `branchloss`)."""
     if term == "own":
         return found["left"].nll_S
     if term == "teacher":
-        return found["taught"].kl_S
+        return found["taught"].kl_K
     if term == "reference":
         return found["reference"].nll_S
-    return mixture(found["reference"].kl_S, found["reference"].nll_S, settings.alpha)
+    return mixture(found["taught"].kl_K, found["taught"].nll_S, settings.alpha)
 
 
-def _read(
-    student: Student,
-    passages: Sequence[_Passage],
-    settings: ObjectiveSettings,
-    teacher_weight_VE: torch.Tensor | None,
-) -> dict[_Passage, HeadRows]:
-    """Two forwards at most (one for each view), then the head on all rows without a teacher, and on those with one."""
-    passages = list(dict.fromkeys(passages))
-    hidden = {}
-    for view in View.__args__:
+def _head_rows(
+    student: Student, passages: list[_Passage], settings: ObjectiveSettings, teacher_weight_VE: torch.Tensor | None
+) -> HeadRows:
+    """One forward for each view that the settings need, and the head once, on all rows in the order of the passages."""
+    hidden, ties = {}, []
+    for view in dict.fromkeys(("prefix", settings.view)):
         chosen = [passage for passage in passages if passage.view == view]
         readings = [passage.reading for passage in chosen]
         if view == "prefix":
@@ -163,89 +170,105 @@ def _read(
             hidden_SD = prefix_hidden(student, readings, budget=settings.budget, **options)
         else:
             hidden_SD = target_masked_hidden(student, readings, budget=settings.budget)
+        # No rows, which tie the loss to this forward even if no passage is read in it.
+        ties.append(hidden_SD[:0])
         hidden |= zip(chosen, hidden_SD.split([len(reading.positions) for reading in readings]), strict=True)
 
-    stop_ids = student.vocabulary.stop_ids
-    merged_ids = tuple(i for i in stop_ids if i in student.vocabulary.valid) if settings.merge_stops else ()
-    found = {}
-    for taught in (False, True):
-        chosen = [passage for passage in passages if (passage.teacher_hidden_SE is not None) == taught]
-        if not chosen:
-            continue
-        teacher = None
-        if taught:
-            if teacher_weight_VE is None:
-                raise ForkLeftError(f"question {chosen[0].reading.id}: the teacher's output head is missing")
-            teacher_hidden_SE = torch.cat([passage.teacher_hidden_SE for passage in chosen])
-            teacher = TeacherRows(teacher_hidden_SE.to(student.device), teacher_weight_VE)
-        rows = head_rows(
-            torch.cat([hidden[passage] for passage in chosen]),
-            student.head_weight,
-            torch.tensor([target for passage in chosen for target in passage.targets], dtype=torch.long),
-            student.excluded_V,
-            teacher=teacher,
-            merged_ids=merged_ids,
-        )
-        if taught:
-            _check_teacher(chosen, rows)
-        found |= zip(chosen, _split(rows, [len(passage.targets) for passage in chosen]), strict=True)
-    return found
-
-
-def _check_teacher(passages: Sequence[_Passage], rows: HeadRows) -> None:
-    broken_S = rows.teacher_entropy_S.isfinite().logical_not()
-    if not broken_S.any():
-        return
-    places = [(passage.reading.id, i) for passage in passages for i in passage.reading.positions]
-    name, position = places[int(broken_S.nonzero()[0])]
-    raise ForkLeftError(
-        f"question {name}: the teacher's distribution at position {position} does not sum to one (it is not finite); "
-        "are its weights damaged, or its precision too low?"
+    taught = [passage for passage in passages if passage.teacher_hidden_SE is not None]
+    for passage in taught:
+        width = None if teacher_weight_VE is None else teacher_weight_VE.shape[1]
+        if width != passage.teacher_hidden_SE.shape[1]:
+            raise ForkLeftError(
+                f"question {passage.reading.id}: the teacher's hidden states have width "
+                f"{passage.teacher_hidden_SE.shape[1]}, its output head has {width}; pass the head of the same model"
+            )
+    teacher = None
+    if taught:
+        teacher = TeacherRows(torch.cat([passage.teacher_hidden_SE for passage in taught]), teacher_weight_VE)
+    vocabulary = student.vocabulary
+    rows = head_rows(
+        torch.cat([*ties, *(hidden[passage] for passage in passages)]),
+        student.head_weight,
+        torch.tensor([target for passage in passages for target in passage.targets], dtype=torch.long),
+        student.excluded_V,
+        teacher=teacher,
+        merged_ids=tuple(vocabulary.valid.intersection(vocabulary.stop_ids)) if settings.merge_stops else (),
     )
+    _check_teacher(taught, rows)
+    return rows
 
 
-def _split(rows: HeadRows, sizes: list[int]) -> list[HeadRows]:
-    columns = []
-    for field in fields(HeadRows):
-        column_S = getattr(rows, field.name)
-        columns.append([None] * len(sizes) if column_S is None else column_S.split(sizes))
-    return [HeadRows(*one) for one in zip(*columns, strict=True)]
+def _check_teacher(taught: list[_Passage], rows: HeadRows) -> None:
+    broken = rows.teacher_entropy_K.isfinite().logical_not().nonzero().flatten().tolist()
+    if broken:
+        places = [(passage.reading.id, i) for passage in taught for i in passage.reading.positions]
+        name, position = places[broken[0]]
+        raise ForkLeftError(
+            f"question {name}: the teacher's distribution at position {position} does not sum to one (it is not "
+            "finite); are its weights damaged, or its precision too low?"
+        )
+
+
+def _check_finite(lessons: list[Lesson], loss_Q: torch.Tensor) -> None:
+    broken = loss_Q.isfinite().logical_not().nonzero().flatten().tolist()
+    if broken:
+        raise ForkLeftError(
+            f"question {lessons[broken[0]].name}: the loss is {loss_Q[broken[0]].item()}; are the weights damaged, or "
+            "the precision too low?"
+        )
 
 
 @torch.no_grad()
-def _mask_entropies(student: Student, readings: list[Reading], settings: ObjectiveSettings) -> Sequence[torch.Tensor]:
-    """H_mask at the selected positions of each reading."""
-    if not readings:
-        return []
-    hidden_SD = all_mask_hidden(student, readings, budget=settings.budget)
-    targets = [reading.response[i] for reading in readings for i in reading.positions]
-    rows = head_rows(hidden_SD, student.head_weight, torch.tensor(targets, dtype=torch.long), student.excluded_V)
-    return rows.entropy_S.split([len(reading.positions) for reading in readings])
+def _mask_entropy(student: Student, passages: list[_Passage], settings: ObjectiveSettings) -> torch.Tensor:
+    """H_mask at the selected positions of the responses (paper eq. `coupling`)."""
+    hidden_SD = all_mask_hidden(student, [passage.reading for passage in passages], budget=settings.budget)
+    targets = torch.tensor([target for passage in passages for target in passage.targets], dtype=torch.long)
+    return head_rows(hidden_SD, student.head_weight, targets, student.excluded_V).entropy_S
+
+
+def _slices(sizes: Sequence[int]) -> Iterator[slice]:
+    end = 0
+    for size in sizes:
+        end += size
+        yield slice(end - size, end)
+
+
+def _at(rows: HeadRows, place: slice) -> HeadRows:
+    """Some of the rows. Those with a teacher come first, so that the same slice serves, or is empty, there."""
+    return HeadRows(*(column[place] for column in _columns(rows)))
+
+
+def _on_cpu(rows: HeadRows) -> HeadRows:
+    return HeadRows(*(column.detach().cpu() for column in _columns(rows)))
+
+
+def _columns(rows: HeadRows) -> list[torch.Tensor]:
+    return [getattr(rows, field.name) for field in fields(rows)]
 
 
 def _record(
     lesson: Lesson,
     found: dict[str, HeadRows],
-    content: torch.Tensor,
-    rank: torch.Tensor,
-    pairs: int,
-    contrast_S: torch.Tensor,
     mask_entropy_S: torch.Tensor,
+    content: float,
+    rank: float,
+    settings: ObjectiveSettings,
 ) -> Record:
     left, taught, reference = found["left"], found.get("taught"), found.get("reference")
-    kl = () if taught is None else tuple(taught.kl_S.tolist())
+    contrast_S = contrast(mask_entropy_S, left.entropy_S)
+    kl = () if taught is None else tuple(taught.kl_K.tolist())
     at_eos = False
     if lesson.taught is not None:
         continuation, positions = lesson.taught
         # Of the last position only an EOS is ever selected.
-        at_eos = bool(positions) and positions[-1] == len(continuation) - 1
+        at_eos = positions[-1] == len(continuation) - 1
     return Record(
         id=lesson.question.id,
         route=lesson.route,
         retained=True,
-        content=content.item(),
-        rank=rank.item(),
-        pairs=pairs,
+        content=content,
+        rank=rank,
+        pairs=int(qualifying_pairs(contrast_S, settings.mu).sum()),
         positions=tuple(lesson.selected),
         contrast=tuple(contrast_S.tolist()),
         confidence=tuple(left.confidence_S.tolist()),
@@ -253,7 +276,7 @@ def _record(
         left_entropy=tuple(left.entropy_S.tolist()),
         nll=tuple(left.nll_S.tolist()),
         kl=kl,
-        teacher_entropy=() if taught is None else tuple(taught.teacher_entropy_S.tolist()),
+        teacher_entropy=() if taught is None else tuple(taught.teacher_entropy_K.tolist()),
         eos_kl=kl[-1] if at_eos else None,
         reference_positions=tuple(lesson.reference_selected),
         reference_nll=() if reference is None else tuple(reference.nll_S.tolist()),

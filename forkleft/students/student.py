@@ -80,10 +80,11 @@ class Student:
     def head_weight(self) -> torch.Tensor:
         """`weight_VD` of the output head, for losses that project rows themselves."""
         head = self.model.get_output_embeddings()
-        if not isinstance(head, torch.nn.Linear) or hasattr(head, "base_layer") or head.bias is not None:
+        plain = isinstance(head, torch.nn.Linear) and head.bias is None and head.weight.is_floating_point()
+        if not plain or head.weight.shape != (head.out_features, head.in_features):
             raise ForkLeftError(
-                f"expected the output head to be a plain linear layer without bias, found {type(head).__name__}; "
-                "leave the head out of adapters and quantisation"
+                f"expected the output head to be a plain linear layer without bias, whole and in floating point, found "
+                f"{type(head).__name__}; leave the head out of adapters and quantisation, and in the root group of FSDP"
             )
         return head.weight
 

@@ -32,7 +32,7 @@ def inputs(dtype=torch.float64):
 def full_rows(hidden, weight, targets, teacher, merged=()):
     """The same numbers from the table of all logits, word by word."""
     logp = (hidden @ weight[:WORDS].T).masked_fill(EXCLUDED, -math.inf).log_softmax(-1)
-    log_t = (teacher.hidden_SE @ teacher.weight_VE[:WORDS].T).masked_fill(EXCLUDED, -math.inf).log_softmax(-1)
+    log_t = (teacher.hidden_KE @ teacher.weight_VE[:WORDS].T).masked_fill(EXCLUDED, -math.inf).log_softmax(-1)
     rest = [u for u in VALID if u not in merged]
     kl = sum(log_t[:, u].exp() * (log_t[:, u] - logp[:, u]) for u in rest)
     if merged:
@@ -42,8 +42,8 @@ def full_rows(hidden, weight, targets, teacher, merged=()):
         "nll_S": -logp[torch.arange(len(targets)), targets],
         "confidence_S": logp.max(dim=-1).values,
         "entropy_S": -sum(logp[:, u].exp() * logp[:, u] for u in VALID),
-        "kl_S": kl,
-        "teacher_entropy_S": -sum(log_t[:, u].exp() * log_t[:, u] for u in VALID),
+        "kl_K": kl,
+        "teacher_entropy_K": -sum(log_t[:, u].exp() * log_t[:, u] for u in VALID),
     }
 
 
@@ -64,13 +64,13 @@ def test_equals_full_logits(merged, dtype, tolerance):
         assert (getattr(rows, name) - value).abs().max() < tolerance, name
     losses = []
     for values in ({name: getattr(rows, name) for name in expected}, expected):
-        live = ("nll_S", "confidence_S", "kl_S")
+        live = ("nll_S", "confidence_S", "kl_K")
         losses.append(sum((values[name] * random(ROWS, seed=k, dtype=dtype)).sum() for k, name in enumerate(live)))
     ours, theirs = (torch.autograd.grad(loss, (hidden, weight)) for loss in losses)
     for one, two in zip(ours, theirs, strict=True):
         assert (one - two).abs().max() < tolerance * max(1, two.abs().max())
     assert not rows.entropy_S.requires_grad
-    assert not rows.teacher_entropy_S.requires_grad
+    assert not rows.teacher_entropy_K.requires_grad
 
 
 @pytest.mark.usefixtures("chunk")
@@ -79,9 +79,23 @@ def test_without_a_teacher():
     rows, expected = head_rows(hidden, weight, targets, EXCLUDED), full_rows(hidden, weight, targets, teacher)
     for name in ("nll_S", "confidence_S", "entropy_S"):
         assert (getattr(rows, name) - expected[name]).abs().max() < 1e-12, name
-    assert rows.kl_S is None
+    assert rows.kl_K.shape == (0,)
     ours = torch.autograd.grad((rows.nll_S + 2 * rows.confidence_S).sum(), (hidden, weight))
     theirs = torch.autograd.grad((expected["nll_S"] + 2 * expected["confidence_S"]).sum(), (hidden, weight))
+    for one, two in zip(ours, theirs, strict=True):
+        assert (one - two).abs().max() < 1e-12
+
+
+@pytest.mark.usefixtures("chunk")
+def test_a_teacher_for_the_first_rows_only():
+    hidden, weight, targets, teacher = inputs()
+    some = TeacherRows(teacher.hidden_KE[:5], teacher.weight_VE)
+    rows = head_rows(hidden, weight, targets, EXCLUDED, teacher=some)
+    expected = full_rows(hidden, weight, targets, teacher)
+    assert (rows.kl_K - expected["kl_K"][:5]).abs().max() < 1e-12
+    assert (rows.nll_S - expected["nll_S"]).abs().max() < 1e-12
+    ours = torch.autograd.grad(rows.kl_K.sum() + rows.nll_S[3:].sum(), (hidden, weight))
+    theirs = torch.autograd.grad(expected["kl_K"][:5].sum() + expected["nll_S"][3:].sum(), (hidden, weight))
     for one, two in zip(ours, theirs, strict=True):
         assert (one - two).abs().max() < 1e-12
 
@@ -91,7 +105,7 @@ def test_gradcheck():
 
     def live(hidden, weight):
         rows = head_rows(hidden, weight, targets, EXCLUDED, teacher=teacher, merged_ids=MERGED)
-        return rows.nll_S, rows.confidence_S, rows.kl_S
+        return rows.nll_S, rows.confidence_S, rows.kl_K
 
     assert torch.autograd.gradcheck(live, (hidden, weight))
 
@@ -103,7 +117,7 @@ def test_gradient_identities_of_the_paper(alpha):
     targets = torch.tensor([0, 5, 9, 30, 37])
     eye = torch.eye(WORDS, dtype=torch.float64)
     rows = head_rows(logits, eye, targets, EXCLUDED, teacher=TeacherRows(teacher_logits, eye))
-    mixture(rows.kl_S, rows.nll_S, alpha).sum().backward()
+    mixture(rows.kl_K, rows.nll_S, alpha).sum().backward()
     p, t = (z.detach().masked_fill(EXCLUDED, -math.inf).softmax(-1) for z in (logits, teacher_logits))
     one_hot = eye[targets]
     assert (logits.grad - (p - (alpha * t + (1 - alpha) * one_hot))).abs().max() < 1e-14
@@ -112,16 +126,15 @@ def test_gradient_identities_of_the_paper(alpha):
 def test_kl_is_positive_and_zero_only_at_equality():
     hidden, weight, targets, _ = inputs(torch.float32)
     same = head_rows(hidden, weight, targets, EXCLUDED, teacher=TeacherRows(hidden.detach(), weight.detach()))
-    assert (same.kl_S >= 0).all()
-    assert same.kl_S.max() < 1e-6
+    assert same.kl_K.max() < 1e-6
     for seed in range(20):
         other = TeacherRows(random(ROWS, WIDTH, seed=seed + 50, dtype=torch.float32), weight.detach())
-        assert (head_rows(hidden, weight, targets, EXCLUDED, teacher=other).kl_S > 1e-3).all()
+        assert (head_rows(hidden, weight, targets, EXCLUDED, teacher=other).kl_K > 1e-3).all()
     # What lies outside 𝒱 is no difference.
     outside = weight.detach().clone()
     outside[[3, 38, 39, 41]] += 100.0
     again = head_rows(hidden, weight, targets, EXCLUDED, teacher=TeacherRows(hidden.detach(), outside))
-    assert torch.equal(again.kl_S, same.kl_S)
+    assert torch.equal(again.kl_K, same.kl_K)
 
 
 def test_teacher_without_mass_somewhere():
@@ -136,8 +149,8 @@ def test_teacher_without_mass_somewhere():
         rows = head_rows(
             hidden, eye, torch.tensor([5, 5]), EXCLUDED, teacher=TeacherRows(sharp, eye), merged_ids=merged
         )
-        assert rows.kl_S.tolist() == pytest.approx([0, 500.0], abs=1e-3)
-        (grad,) = torch.autograd.grad(rows.kl_S.sum(), hidden)
+        assert rows.kl_K.tolist() == pytest.approx([0, 500.0], abs=1e-3)
+        (grad,) = torch.autograd.grad(rows.kl_K.sum(), hidden)
         assert grad.isfinite().all()
 
 
@@ -146,28 +159,35 @@ def test_low_precision_operands():
     hidden, weight, targets, teacher = inputs(torch.float32)
     exact = head_rows(hidden, weight, targets, EXCLUDED, teacher=teacher)
     low = [x.detach().bfloat16().requires_grad_() for x in (hidden, weight)]
-    coarse_teacher = TeacherRows(teacher.hidden_SE.bfloat16(), teacher.weight_VE.bfloat16())
+    coarse_teacher = TeacherRows(teacher.hidden_KE.bfloat16(), teacher.weight_VE.bfloat16())
     rows = head_rows(*low, targets, EXCLUDED, teacher=coarse_teacher)
-    assert rows.kl_S.dtype is torch.float32
-    assert (rows.kl_S - exact.kl_S).abs().max() < 0.1
-    (rows.kl_S + rows.nll_S).sum().backward()
-    exact_grads = torch.autograd.grad((exact.kl_S + exact.nll_S).sum(), (hidden, weight))
+    assert rows.kl_K.dtype is torch.float32
+    assert (rows.kl_K - exact.kl_K).abs().max() < 0.1
+    (rows.kl_K + rows.nll_S).sum().backward()
+    exact_grads = torch.autograd.grad((exact.kl_K + exact.nll_S).sum(), (hidden, weight))
     for x, expected in zip(low, exact_grads, strict=True):
         assert x.grad.dtype is torch.bfloat16
         assert (x.grad.float() - expected).abs().max() < 0.05 * expected.abs().max()
+    # Under autocast the products are the same, and the gradients are as exact as the parameters.
     with torch.autocast("cpu", dtype=torch.bfloat16):
         cast = head_rows(hidden, weight, targets, EXCLUDED, teacher=coarse_teacher)
-    assert torch.equal(cast.kl_S, rows.kl_S)
+    assert torch.equal(cast.kl_K, rows.kl_K)
+    (cast.kl_K + cast.nll_S).sum().backward()
+    assert weight.grad.dtype is torch.float32
+    assert (weight.grad - exact_grads[1]).abs().max() < 0.05 * exact_grads[1].abs().max()
+    mixed = head_rows(hidden, weight.detach().bfloat16().requires_grad_(), targets, EXCLUDED)
+    mixed.nll_S.sum().backward()
+    assert hidden.grad.dtype is torch.float32
 
 
 def test_frozen_head_and_no_rows():
     hidden, weight, targets, teacher = inputs()
-    head_rows(hidden, weight.detach(), targets, EXCLUDED, teacher=teacher).kl_S.sum().backward()
+    head_rows(hidden, weight.detach(), targets, EXCLUDED, teacher=teacher).kl_K.sum().backward()
     assert hidden.grad.abs().max() > 0
-    empty = TeacherRows(teacher.hidden_SE[:0], teacher.weight_VE)
+    empty = TeacherRows(teacher.hidden_KE[:0], teacher.weight_VE)
     rows = head_rows(hidden[:0], weight, targets[:0], EXCLUDED, teacher=empty)
-    assert rows.kl_S.shape == (0,)
-    (rows.kl_S + rows.nll_S).sum().backward()
+    assert rows.kl_K.shape == (0,)
+    (rows.kl_K + rows.nll_S).sum().backward()
     assert weight.grad.abs().max() == 0
 
 
@@ -176,7 +196,8 @@ def test_nothing_of_the_size_of_all_logits_is_kept(monkeypatch):
     hidden, weight, targets, teacher = inputs()
     sizes = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
-        head_rows(hidden, weight, targets, EXCLUDED, teacher=teacher)
+        rows = head_rows(hidden, weight, targets, EXCLUDED, teacher=teacher)
+    sizes += [value.numel() for value in vars(rows.nll_S.grad_fn).values() if isinstance(value, torch.Tensor)]
     assert sizes
     assert max(sizes) < ROWS * WORDS
 
@@ -184,13 +205,14 @@ def test_nothing_of_the_size_of_all_logits_is_kept(monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda h, w, y, t: (h, w, y[:-1], t), "11 rows of the student need as many targets, found 10"),
+        (lambda h, w, y, t: (h, w, y[:-1], t), "11 rows of the student need as many targets .* found 10 and 11"),
+        (lambda h, w, y, t: (h[1:], w, y[1:], t), "10 rows of the student .* found 10 and 11"),
         (
-            lambda h, w, y, t: (h, w, y, TeacherRows(t.hidden_SE[1:], t.weight_VE)),
-            "found 11 and 10 rows of the",
+            lambda h, w, y, t: (h, w[:20], y, t),
+            r"the student's head is \(20, 6\): .* at least 40 rows of width 6",
         ),
-        (lambda h, w, y, t: (h, w[:20], y, t), "the student's head has 20 rows, fewer than the vocabulary's 40"),
-        (lambda h, w, y, t: (h, w, y, TeacherRows(t.hidden_SE, t.weight_VE[:30])), "the teacher's head has 30 rows"),
+        (lambda h, w, y, t: (h, w, y, TeacherRows(t.hidden_KE, t.weight_VE[:30])), r"the teacher's head is \(30, 5\)"),
+        (lambda h, w, y, t: (h, w, y, TeacherRows(t.hidden_KE, w)), r"the teacher's head is \(43, 6\): .* of width 5"),
     ],
 )
 def test_shapes_that_disagree(change, message):

@@ -3,18 +3,21 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from naive import naive_question, naive_update
+from naive import naive_forkleft, naive_question, naive_update
 from tiny import FAMILIES, MASK, PAD, STOP, VOCABULARY, family_name, plain_copy, tiny_model, tiny_student
 
 from forkleft.errors import ForkLeftError
+from forkleft.objective import update
 from forkleft.objective.lessons import ObjectiveSettings, Question, plan
 from forkleft.objective.routes import Route
 from forkleft.objective.update import Record, update_loss
 from forkleft.randomness import keyed_generator
+from forkleft.rollout import generate
 
 SEED, UPDATE = 5, 3
 # μ is small because random models have small contrasts.
 SETTINGS = ObjectiveSettings(budget=12, rho=0.5, mu=0.02)
+EVERYTHING = replace(SETTINGS, rho=1.0)
 PROMPT = [5, 9, 2, 30, 4]
 LONG, SHORT = [7, 3, 1, 30, 12, 11, 9, 8, 2, STOP], [1, 2, 3, 36]
 BATCH = [
@@ -127,8 +130,17 @@ def test_each_route_alone(route, geometry):
         assert route == "mixed" or {record.route for record in records} == {route}
 
 
-@pytest.mark.parametrize("supervision", ["opd", "sft", "sft+opd", "mix"])
-@pytest.mark.parametrize("view", ["prefix", "target_masked"])
+@pytest.mark.parametrize(
+    ("supervision", "view"),
+    [
+        ("opd", "prefix"),
+        ("opd", "target_masked"),
+        ("sft", "prefix"),
+        ("sft+opd", "prefix"),
+        ("sft+opd", "target_masked"),
+        ("mix", "prefix"),
+    ],
+)
 def test_shared_subset_objectives(supervision, view):
     """Every question alike, whatever its verdicts."""
     student = tiny_student(FAMILIES[2], dtype=torch.float64)
@@ -136,6 +148,37 @@ def test_shared_subset_objectives(supervision, view):
     settings = replace(SETTINGS, supervision=supervision, view=view, alpha=0.3)
     records = assert_equal_update(student, batch, tiny_teacher(), settings)
     assert all(record.retained and record.content != 0 for record in records if record.id != "empty")
+
+
+def test_full_attention_in_the_readout_of_a_block_student():
+    student = tiny_student(FAMILIES[0], dtype=torch.float64)
+    assert_equal_update(student, BATCH, tiny_teacher(), replace(SETTINGS, attention="full"))
+
+
+def test_tied_head():
+    student = tiny_student(FAMILIES[0], dtype=torch.float64, tie_word_embeddings=True)
+    assert student.model.lm_head.weight is student.model.model.embed_tokens.weight
+    assert_equal_update(student, BATCH, tiny_teacher())
+
+
+def test_the_algorithm_from_its_first_line():
+    """The student writes, the teacher answers, both are verified: the library's rollout and the one by hand agree."""
+    student, teacher = tiny_student(FAMILIES[0], dtype=torch.float64), tiny_teacher()
+    questions = [replace(question, response=[], reference=[3, 4, STOP]) for question in BATCH[:6]]
+
+    def verify(question, answer):
+        return (sum(answer) + len(question.prompt)) % 2 == 0
+
+    by_hand, expected = naive_forkleft(
+        plain_copy(student), student.family, teacher, questions, verify, SETTINGS, draw, passes=2
+    )
+    written = generate(
+        student, [q.prompt for q in questions], order="high_entropy", passes=2, max_new_tokens=SETTINGS.budget
+    )
+    assert [t.tokens for t in written] == [list(q.response) for q in by_hand]
+    assert len({(q.student_right, q.teacher_right) for q in by_hand}) >= 3
+    loss, _ = fast_update(student, by_hand, teacher)
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-9)
 
 
 def test_merged_stop_ids():
@@ -178,8 +221,12 @@ def test_under_autocast():
         loss, _ = fast_update(student, BATCH, teacher)
     assert loss.dtype is torch.float32
     assert abs(loss.item() - exact.item()) < 0.05 * exact.item()
+    exact.backward()
+    grads = {name: p.grad.clone() for name, p in student.model.named_parameters()}
+    student.model.zero_grad()
     loss.backward()
-    assert all(p.grad.isfinite().all() for p in student.model.parameters() if p.grad is not None)
+    for name, p in student.model.named_parameters():
+        assert torch.cosine_similarity(p.grad.flatten(), grads[name].flatten(), dim=0) > 0.97, name
 
 
 def test_the_original_batch_is_the_denominator():
@@ -197,8 +244,10 @@ def test_all_excluded():
     batch = [replace(question, student_right=True, teacher_right=False) for question in BATCH]
     loss, records = fast_update(student, batch, tiny_teacher(torch.float32))
     assert loss.item() == 0
-    assert not loss.requires_grad
     assert not any(record.retained for record in records)
+    # With other processes at work this one takes part: every parameter gets its gradient, of zeros.
+    loss.backward()
+    assert all(p.grad is not None and p.grad.abs().max() == 0 for p in student.model.parameters())
     assert naive_update(None, None, None, batch, SETTINGS, draw) is None
 
 
@@ -210,8 +259,32 @@ def test_batch_order_does_not_matter():
     assert [record.positions for record in reverse[::-1]] == [record.positions for record in records]
 
 
-def test_ranking_is_detached_from_the_contrast():
-    """Ranking alone: its gradient is that of the hinge on ℓ with pairs held fixed, as the oracle has it."""
+@pytest.mark.parametrize("view", ["prefix", "target_masked"])
+def test_the_number_of_forwards_does_not_depend_on_the_lessons(view, monkeypatch):
+    """Otherwise processes that share parameters would wait for each other for ever."""
+    student, teacher = tiny_student(FAMILIES[0]), tiny_teacher(torch.float32)
+    calls = []
+    hidden = student.hidden
+    monkeypatch.setattr(student, "hidden", lambda *arguments: calls.append(1) or hidden(*arguments))
+    counts = []
+    for batch in (BATCH, BATCH[:1], BATCH[4:5], BATCH[7:8], BATCH[9:], []):
+        calls.clear()
+        fast_update(student, batch, teacher, replace(SETTINGS, view=view), batch_size=10)
+        counts.append(len(calls))
+    assert set(counts) == {2 if view == "prefix" else 3}
+
+
+def test_nothing_selected_needs_no_teacher_and_trains_under_a_frozen_head():
+    student = tiny_student(FAMILIES[0])
+    student.model.lm_head.weight.requires_grad_(False)
+    lesson = plan(replace(BATCH[2], response=[3]), SETTINGS, (STOP,), seed=0, update=0)
+    assert lesson.taught is None
+    loss, (record,) = update_loss(student, [lesson], SETTINGS, batch_size=1)
+    assert (loss.item(), record.route, record.kl) == (0, Route.LEFTOPD, ())
+    loss.backward()
+
+
+def test_ranking_alone():
     student = tiny_student(FAMILIES[0], dtype=torch.float64)
     only_rank = [replace(question, student_right=False, teacher_right=False, reference=None) for question in BATCH]
     records = assert_equal_update(student, only_rank, tiny_teacher())
@@ -220,12 +293,13 @@ def test_ranking_is_detached_from_the_contrast():
 
 
 def wrong(question, teacher_rows=None, **changes):
+    """An update in which the third of four lessons is wrong."""
     student, teacher = tiny_student(FAMILIES[0]), tiny_teacher(torch.float32)
-    (lesson,) = lessons_of([question], teacher)
+    lessons = lessons_of([BATCH[1], BATCH[3], question, BATCH[6]], teacher)
     if teacher_rows is not None:
-        lesson = replace(lesson, teacher_hidden_SE=teacher_rows(lesson.teacher_hidden_SE))
-    arguments = {"batch_size": 1, "teacher_weight_VE": teacher.lm_head.weight} | changes
-    update_loss(student, [lesson], SETTINGS, **arguments)
+        lessons[2] = replace(lessons[2], teacher_hidden_SE=teacher_rows(lessons[2].teacher_hidden_SE))
+    arguments = {"batch_size": 4, "teacher_weight_VE": teacher.lm_head.weight} | changes
+    update_loss(student, lessons, SETTINGS, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -238,11 +312,12 @@ def wrong(question, teacher_rows=None, **changes):
             r"opd \(LEFTOPD\): 4 positions .* for 3",
         ),
         ({"question": BATCH[2], "teacher_rows": lambda h: h * math.nan}, r"opd \(LEFTOPD\): .* does not sum to one"),
-        ({"question": BATCH[2], "teacher_weight_VE": None}, r"opd \(LEFTOPD\): the teacher's output head is missing"),
+        ({"question": BATCH[2], "teacher_weight_VE": None}, r"\(LEFTOPD\): .* width 24, its output head has None"),
+        ({"question": BATCH[2], "teacher_weight_VE": torch.ones(43, 8)}, r"\(LEFTOPD\): .* its output head has 8"),
         ({"question": replace(BATCH[0], response=LONG * 2)}, "a stop id already at position 9; cut it there"),
         ({"question": replace(BATCH[1], response=SHORT * 4)}, r"ce-cut \(CE\): a response of 16 tokens exceeds"),
         ({"question": replace(BATCH[0], prompt=[])}, r"ce \(CE\): the prompt is empty"),
-        ({"question": BATCH[0], "batch_size": 0}, "1 lessons here, but batch_size says 0"),
+        ({"question": BATCH[0], "batch_size": 0}, "4 lessons here, but batch_size says 0"),
     ],
 )
 def test_bad_input_names_question_and_route(arguments, message):
@@ -250,12 +325,18 @@ def test_bad_input_names_question_and_route(arguments, message):
         wrong(**arguments)
 
 
-def test_a_loss_that_is_not_finite_stops():
+def test_a_loss_that_is_not_finite_stops(monkeypatch):
     student, teacher = tiny_student(FAMILIES[0]), tiny_teacher(torch.float32)
-    with torch.no_grad():
-        student.model.lm_head.weight[3] = math.inf
-    with pytest.raises(ForkLeftError, match=r"question ce \(CE\): the loss is nan"):
-        fast_update(student, BATCH, teacher)
+    head_rows = update.head_rows
+
+    def broken(*arguments, **options):
+        """Of all rows, those of one question's response are not finite."""
+        rows = head_rows(*arguments, **options)
+        return replace(rows, nll_S=torch.where(arguments[2] == 36, math.nan, rows.nll_S))
+
+    monkeypatch.setattr(update, "head_rows", broken)
+    with pytest.raises(ForkLeftError, match=r"question ce-cut \(CE\): the loss is nan"):
+        fast_update(student, [BATCH[0], replace(BATCH[1], response=[1, 2, 36, STOP]), BATCH[2]], teacher, EVERYTHING)
 
 
 @pytest.mark.parametrize(
@@ -265,6 +346,9 @@ def test_a_loss_that_is_not_finite_stops():
         ({"rho": math.nan}, "rho"),
         ({"mu": -1.0}, "mu must not be negative"),
         ({"alpha": 2.0}, "alpha .* expected 0 to 1"),
+        ({"geometry": "flat"}, "geometry must be one of truncated, canvas"),
+        ({"attention": "causal"}, "attention must be one of native, full"),
+        ({"budget": 0}, "budget must be at least 1 token, found 0"),
         ({"view": "left"}, "view must be one of prefix, target_masked, found 'left'"),
         ({"supervision": "kd"}, "supervision must be one of routed, opd, sft"),
     ],

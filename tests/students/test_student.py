@@ -92,3 +92,14 @@ def test_a_tokenizer_with_gaps_keeps_its_stop_id():
 
     student = Student.from_model(tiny_model(), BLOCK, MASK, [35], tokenizer=Gaps())
     assert student.vocabulary.valid == {0, 1, 35}
+
+
+def test_head_weight_is_that_of_a_plain_head():
+    student = Student.from_model(tiny_model(), BLOCK, MASK, [STOP])
+    assert student.head_weight is student.model.lm_head.weight
+    assert student.excluded_V.nonzero().flatten().tolist() == []
+    assert len(student.excluded_V) == STOP + 1
+    for head in (torch.nn.Linear(32, VOCABULARY, bias=True), torch.nn.Bilinear(32, 1, VOCABULARY, bias=False)):
+        student.model.lm_head = head
+        with pytest.raises(ForkLeftError, match=f"a plain linear layer without bias, .* found {type(head).__name__}"):
+            _ = student.head_weight
