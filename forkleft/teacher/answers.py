@@ -1,0 +1,121 @@
+"""The teacher's answers d, and the file that keeps them.
+
+An answer is decoded once for a prompt, a teacher and a decoding configuration. The cache is a file of one JSON object a
+line, each with a checksum over its key and answer. It is only ever appended to, under a lock, so that processes may
+share it; a line that was torn by a crash or damaged on disk is not trusted, and its answer is asked for again.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from forkleft.errors import ForkLeftError
+from forkleft.prompts import Message
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a teacher wrote, as text. `stopped`: whether it ended by itself, or by the budget."""
+
+    text: str
+    stopped: bool
+
+
+class Answerer(Protocol):
+    """Something that answers: a model in memory, or a server."""
+
+    @property
+    def identity(self) -> str:
+        """A name that changes when the answers may."""
+
+    def answers(self, conversations: Sequence[Sequence[Message]], *, max_new_tokens: int) -> list[Answer]:
+        """A greedy answer to each conversation."""
+
+
+class AnswerCache:
+    """Answers in a file; see the module's text. Raises ForkLeftError if the file cannot be read or written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._known: dict[str, Answer] = {}
+        self._read_to = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        except OSError as error:
+            raise ForkLeftError(f"cannot keep answers in {path}: {error.strerror}; name another file") from error
+        self._read()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, key: str) -> Answer | None:
+        """The answer of a key, also if another process has found it in the meantime."""
+        if key not in self._known:
+            self._read()
+        return self._known.get(key)
+
+    def put(self, answers: dict[str, Answer]) -> None:
+        """Append answers, each a line; those that are known already are left as they are."""
+        with self.path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self._read()
+            new = {key: answer for key, answer in answers.items() if key not in self._known}
+            end = file.seek(0, os.SEEK_END)
+            # Behind a torn line a new one begins, or both were lost.
+            torn = end > 0 and file.seek(end - 1) >= 0 and file.read(1) != b"\n"
+            file.write(b"\n" * torn + b"".join(_line(key, answer) for key, answer in new.items()))
+            file.flush()
+            os.fsync(file.fileno())
+            self._known |= new
+
+    def _read(self) -> None:
+        """Take in the whole lines behind those that were read before."""
+        with self.path.open("rb") as file:
+            file.seek(self._read_to)
+            while (line := file.readline()).endswith(b"\n"):
+                self._read_to += len(line)
+                self._known |= _parsed(line)
+
+
+def _line(key: str, answer: Answer) -> bytes:
+    record = {"key": key} | asdict(answer)
+    return json.dumps(record | {"sum": _checksum(record)}).encode() + b"\n"
+
+
+def _parsed(line: bytes) -> dict[str, Answer]:
+    """The key and answer of a line; nothing, if it is not as it was written."""
+    try:
+        record = json.loads(line)
+        if record.pop("sum") != _checksum(record):
+            return {}
+        return {record.pop("key"): Answer(**record)}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _checksum(record: dict) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def answer_key(identity: str, messages: Sequence[Message], max_new_tokens: int) -> str:
+    """The digest under which an answer is kept."""
+    asked = {"teacher": identity, "messages": list(messages), "max_new_tokens": max_new_tokens, "decoding": "greedy"}
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+
+def cached_answers(
+    teacher: Answerer, cache: AnswerCache, conversations: Sequence[Sequence[Message]], *, max_new_tokens: int
+) -> list[Answer]:
+    """The teacher's answers, asked for only where the cache has none, and kept there."""
+    keys = [answer_key(teacher.identity, messages, max_new_tokens) for messages in conversations]
+    missing = {key: messages for key, messages in zip(keys, conversations, strict=True) if cache.get(key) is None}
+    if missing:
+        found = teacher.answers(list(missing.values()), max_new_tokens=max_new_tokens)
+        cache.put(dict(zip(missing, found, strict=True)))
+    return [cache.get(key) for key in keys]

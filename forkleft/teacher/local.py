@@ -1,0 +1,137 @@
+"""A teacher in memory: any causal LM of Transformers, frozen.
+
+Shapes: T tokens, S positions asked for, E the teacher's width, V the rows of its head.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from forkleft.errors import ForkLeftError
+from forkleft.prompts import Message, prompt_ids
+from forkleft.teacher.answers import Answer
+
+# Numbers of each parameter that the fingerprint looks at.
+_SAMPLE = 64
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Where t_i = p_φ(· | P, y_<i) is wanted: the teacher's own prompt ids, a continuation, and positions in it."""
+
+    prompt: Sequence[int]
+    continuation: Sequence[int]
+    positions: Sequence[int]
+
+
+class Teacher:
+    """A frozen causal LM and its tokenizer.
+
+    stop_ids: what ends its answers; pass the union of both models' stop ids. batch_size: sequences in one forward.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        stop_ids: Sequence[int],
+        batch_size: int = 32,
+    ) -> None:
+        self.model, self.tokenizer = model.eval().requires_grad_(False), tokenizer
+        self.stop_ids, self.batch_size = tuple(stop_ids), batch_size
+
+    @cached_property
+    def identity(self) -> str:
+        """A digest of configuration, stop ids and a sample of every parameter: other weights, another identity."""
+        digest = hashlib.sha256(json.dumps([self.model.config.to_dict(), self.stop_ids], default=str).encode())
+        digest.update((self.tokenizer.chat_template or "").encode())
+        for name, parameter in self.model.named_parameters():
+            flat = parameter.detach().flatten()
+            sample = flat[:: max(1, len(flat) // _SAMPLE)][:_SAMPLE].float().cpu()
+            digest.update(f"{name}{tuple(parameter.shape)}".encode() + sample.numpy().tobytes())
+        return digest.hexdigest()
+
+    @property
+    def head_weight(self) -> torch.Tensor:
+        """`weight_VE` of the output head."""
+        return self.model.get_output_embeddings().weight
+
+    @torch.no_grad()
+    def answers(self, conversations: Sequence[Sequence[Message]], *, max_new_tokens: int) -> list[Answer]:
+        """A greedy answer to each conversation, in batches of prompts of like length."""
+        prompts = [prompt_ids(self.tokenizer, messages) for messages in conversations]
+        order = sorted(range(len(prompts)), key=lambda k: len(prompts[k]))
+        found: dict[int, Answer] = {}
+        for start in range(0, len(order), self.batch_size):
+            chosen = order[start : start + self.batch_size]
+            found |= zip(chosen, self._batch_answers([prompts[k] for k in chosen], max_new_tokens), strict=True)
+        return [found[k] for k in range(len(prompts))]
+
+    def _batch_answers(self, prompts: list[list[int]], max_new_tokens: int) -> list[Answer]:
+        filler = self.stop_ids[0]
+        width = max(map(len, prompts))
+        ids_BT = torch.tensor([[filler] * (width - len(prompt)) + prompt for prompt in prompts])
+        mask_BT = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        # What is not said here Transformers takes from the checkpoint, whose defaults may sample or penalise.
+        greedy = GenerationConfig(
+            do_sample=False,
+            num_beams=1,
+            temperature=1.0,
+            top_p=1.0,
+            top_k=50,
+            repetition_penalty=1.0,
+            no_repeat_ngram_size=0,
+            max_new_tokens=max_new_tokens,
+            eos_token_id=list(self.stop_ids),
+            pad_token_id=filler,
+        )
+        device = self.model.device
+        out_BT = self.model.generate(ids_BT.to(device), attention_mask=mask_BT.to(device), generation_config=greedy)
+        answers = []
+        for ids in out_BT[:, width:].tolist():
+            end = next((k for k, i in enumerate(ids) if i in self.stop_ids), None)
+            text = self.tokenizer.decode(ids[:end], skip_special_tokens=True)
+            answers.append(Answer(text, stopped=end is not None))
+        return answers
+
+    @torch.no_grad()
+    def hidden(self, asked: Sequence[Asked]) -> list[torch.Tensor]:
+        """`hidden_SE` for each of the passages: what its head turns into log t_i at the positions, in their order."""
+        self._check_head()
+        order = sorted(range(len(asked)), key=lambda k: len(asked[k].prompt) + len(asked[k].continuation))
+        found: dict[int, torch.Tensor] = {}
+        for start in range(0, len(order), self.batch_size):
+            chosen = order[start : start + self.batch_size]
+            # t_i needs what stands before position i; the token there, and all behind it, are never put in.
+            rows = [[*asked[k].prompt, *asked[k].continuation[: max(asked[k].positions, default=0)]] for k in chosen]
+            width = max(map(len, rows))
+            # Padding stands on the right, where causal attention never looks.
+            ids_BT = torch.tensor([row + [self.stop_ids[0]] * (width - len(row)) for row in rows])
+            hidden_BTE = self.model.base_model(input_ids=ids_BT.to(self.model.device), use_cache=False)[0]
+            for k, hidden_TE in zip(chosen, hidden_BTE, strict=True):
+                found[k] = hidden_TE[[len(asked[k].prompt) - 1 + i for i in asked[k].positions]]
+        return [found[k] for k in range(len(asked))]
+
+    def _check_head(self) -> None:
+        """Refuse models that do more to their logits than multiply by the head (soft-caps, scales, biases)."""
+        if self._head_is_plain:
+            return
+        raise ForkLeftError(
+            f"{type(self.model).__name__} changes its logits behind the output head (a soft-cap, a scale or a bias), "
+            "which ForkLeft's losses do not know; choose another teacher"
+        )
+
+    @cached_property
+    def _head_is_plain(self) -> bool:
+        ids_BT = torch.tensor([[self.stop_ids[0], self.stop_ids[0]]], device=self.model.device)
+        logits_V = self.model(input_ids=ids_BT, use_cache=False).logits[0, -1].float()
+        hidden_E = self.model.base_model(input_ids=ids_BT, use_cache=False)[0][0, -1]
+        weight_VE = self.head_weight
+        own_V = (hidden_E.to(weight_VE.device, weight_VE.dtype) @ weight_VE.T).float().to(logits_V.device)
+        return bool((own_V - logits_V).abs().max() <= 2e-2 * logits_V.abs().max())

@@ -1,0 +1,105 @@
+import json
+import multiprocessing
+
+import pytest
+
+from forkleft.errors import ForkLeftError
+from forkleft.teacher.answers import Answer, AnswerCache, answer_key, cached_answers
+
+
+class Counting:
+    """Answers with its count of questions, so that every asking shows."""
+
+    identity = "counting"
+
+    def __init__(self):
+        self.asked = []
+
+    def answers(self, conversations, *, max_new_tokens):
+        self.asked += conversations
+        return [Answer(f"{messages[0]['content']} in {max_new_tokens}", True) for messages in conversations]
+
+
+def conversation(text):
+    return [{"role": "user", "content": text}]
+
+
+def test_asked_once_and_kept_over_runs(tmp_path):
+    path, teacher = tmp_path / "deep" / "answers.jsonl", Counting()
+    texts = ["one", "two", "one", "drei ü"]
+    for _ in range(2):
+        found = cached_answers(teacher, AnswerCache(path), [conversation(t) for t in texts], max_new_tokens=5)
+        assert [answer.text for answer in found] == [f"{t} in 5" for t in texts]
+    assert teacher.asked == [conversation(t) for t in ("one", "two", "drei ü")]
+    cached_answers(teacher, AnswerCache(path), [conversation("one")], max_new_tokens=6)
+    assert len(teacher.asked) == 4
+
+
+def test_the_key_knows_teacher_messages_and_budget():
+    keys = {
+        answer_key("a", conversation("x"), 5),
+        answer_key("b", conversation("x"), 5),
+        answer_key("a", conversation("y"), 5),
+        answer_key("a", conversation("x"), 6),
+        answer_key("a", [{"role": "system", "content": "s"}, *conversation("x")], 5),
+    }
+    assert len(keys) == 5
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_torn_line_is_asked_for_again_and_nothing_else(tmp_path, cut):
+    path, teacher = tmp_path / "answers.jsonl", Counting()
+    cached_answers(teacher, AnswerCache(path), [conversation(t) for t in ("one", "two")], max_new_tokens=5)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-cut])
+    teacher.asked.clear()
+    found = cached_answers(teacher, AnswerCache(path), [conversation(t) for t in ("two", "one")], max_new_tokens=5)
+    assert [answer.text for answer in found] == ["two in 5", "one in 5"]
+    assert teacher.asked == [conversation("two")]
+    assert len(AnswerCache(path)) == 2
+
+
+def test_a_damaged_record_is_never_trusted(tmp_path):
+    path, teacher = tmp_path / "answers.jsonl", Counting()
+    cached_answers(teacher, AnswerCache(path), [conversation(t) for t in ("one", "two")], max_new_tokens=5)
+    first, second = path.read_text().splitlines()
+    record = json.loads(first)
+    for damaged in (first.replace("one in", "six in"), "null", "[]", '{"sum": 1}', json.dumps(record | {"more": 1})):
+        path.write_text(f"{damaged}\n{second}\n")
+        cache = AnswerCache(path)
+        assert len(cache) == 1
+        assert cache.get(record["key"]) is None
+
+
+def test_another_process_finds_what_was_put(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    one, two = AnswerCache(path), AnswerCache(path)
+    one.put({"k": Answer("a", True)})
+    assert two.get("k") == Answer("a", True)
+    two.put({"k": Answer("b", True), "l": Answer("c", False)})
+    assert one.get("k") == two.get("k") == Answer("a", True)
+    assert one.get("l") == Answer("c", False)
+
+
+def _put_many(path, name):
+    cache = AnswerCache(path)
+    for k in range(40):
+        cache.put({f"{name}-{k}": Answer("x" * 300, True), f"shared-{k}": Answer("s", True)})
+
+
+def test_processes_may_write_at_the_same_time(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_put_many, args=(path, name)) for name in "abc"]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert len(AnswerCache(path)) == 4 * 40
+    assert len(path.read_text().splitlines()) == 4 * 40
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ForkLeftError, match=r"cannot keep answers in .*; name another file"):
+        AnswerCache(tmp_path / "file" / "answers.jsonl")
