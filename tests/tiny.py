@@ -3,9 +3,14 @@
 import copy
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -67,8 +72,10 @@ def tiny_model(architecture: str = "qwen3", seed: int = 0, dtype: torch.dtype = 
     return model.to(dtype).eval()
 
 
-def tiny_student(family: Family, architecture: str = "qwen3", stop_ids: tuple[int, ...] = (STOP,), **settings):
-    return Student.from_model(tiny_model(architecture, **settings), family, MASK, stop_ids)
+def tiny_student(
+    family: Family, architecture: str = "qwen3", stop_ids: tuple[int, ...] = (STOP,), tokenizer=None, **settings
+):
+    return Student.from_model(tiny_model(architecture, **settings), family, MASK, stop_ids, tokenizer=tokenizer)
 
 
 def plain_copy(student: Student):
@@ -76,3 +83,17 @@ def plain_copy(student: Student):
     model = copy.deepcopy(student.model)
     model.set_attn_implementation("sdpa")
     return model
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """A token for every id of the tiny models: characters, of which `#` marks an answer, and the special ones."""
+    tokens = [*"0123456789#abcdefghijklmnopqrstuvwxyz", "<stop>", "<pad>", "<mask>"]
+    assert (tokens.index("<stop>"), tokens.index("<pad>"), tokens.index("<mask>")) == (STOP, PAD, MASK)
+    inner = Tokenizer(WordLevel({token: i for i, token in enumerate(tokens)}))
+    inner.pre_tokenizer = Split("", "isolated")
+    inner.decoder = Fuse()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, eos_token="<stop>", pad_token="<pad>", mask_token="<mask>"
+    )
+    tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    return tokenizer

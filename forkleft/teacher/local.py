@@ -118,6 +118,15 @@ class Teacher:
                 found[k] = hidden_TE[[len(asked[k].prompt) - 1 + i for i in asked[k].positions]]
         return [found[k] for k in range(len(asked))]
 
+    def check_room(self, prompt: Sequence[int], new_tokens: int, question: str) -> None:
+        """Raise ForkLeftError naming the question if prompt and continuation exceed the teacher's context."""
+        context = getattr(self.model.config, "max_position_embeddings", None)
+        if context is not None and len(prompt) + new_tokens > context:
+            raise ForkLeftError(
+                f"question {question}: a prompt of {len(prompt)} tokens and a response of up to {new_tokens} exceed "
+                f"the teacher's context of {context}; shorten the prompt or the response budget"
+            )
+
     def _check_head(self) -> None:
         """Refuse models that do more to their logits than multiply by the head (soft-caps, scales, biases)."""
         if self._head_is_plain:

@@ -1,0 +1,97 @@
+"""Checkpoints that are whole or not there.
+
+A checkpoint is written into a staging folder, given a manifest of the digests of all its files, flushed to disk, and
+renamed. What a crash leaves behind is a staging folder, which nobody takes for a checkpoint. A folder whose files do
+not match its manifest is not taken either.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+from forkleft.errors import ForkLeftError
+
+MANIFEST = "manifest.json"
+STAGING = "staging"
+_NAME = re.compile(r"checkpoint-(\d+)")
+
+
+def publish(staged: Path, final: Path) -> None:
+    """Write the manifest of a staged folder, flush it to disk, and give it its name."""
+    files = sorted(path for path in staged.rglob("*") if path.is_file() and path.name != MANIFEST)
+    digests = {str(path.relative_to(staged)): _digest(path) for path in files}
+    manifest = staged / MANIFEST
+    manifest.write_text(json.dumps(digests, indent=2) + "\n", encoding="utf-8")
+    for path in [*files, manifest, staged]:
+        _flush(path)
+    if final.exists():
+        # From a run that was resumed from an earlier checkpoint; what is written now is the same, or newer.
+        shutil.rmtree(final)
+    staged.rename(final)
+    _flush(final.parent)
+
+
+def fault(folder: Path) -> str | None:
+    """Why a checkpoint is not whole, or None if it is."""
+    try:
+        digests = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return f"{MANIFEST} is missing"
+    except (ValueError, OSError) as error:
+        return f"{MANIFEST} is damaged ({error})"
+    for name, digest in digests.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if _digest(path) != digest:
+            return f"{name} is damaged"
+    return None
+
+
+def newest_whole(output: Path) -> Path:
+    """The newest whole checkpoint of a run. Raises ForkLeftError, naming what was found, if there is none."""
+    found = {int(match[1]): path for path in output.glob("checkpoint-*") if (match := _NAME.fullmatch(path.name))}
+    faults = []
+    for step in sorted(found, reverse=True):
+        if (reason := fault(found[step])) is None:
+            return found[step]
+        faults.append(f"{found[step].name}: {reason}")
+    what = "; ".join(faults) if faults else "no folder checkpoint-N"
+    raise ForkLeftError(f"no whole checkpoint to resume from in {output} ({what}); start without resuming")
+
+
+def check_whole(folder: Path) -> None:
+    """Raise ForkLeftError if a checkpoint that was named is not whole."""
+    if not folder.is_dir():
+        raise ForkLeftError(f"{folder} is no folder; name a checkpoint-N of the run, or true for the newest")
+    if (reason := fault(folder)) is not None:
+        raise ForkLeftError(
+            f"{folder} is not a whole checkpoint ({reason}); name another, or true for the newest whole"
+        )
+
+
+def rotate(output: Path, limit: int | None, *, keep: str | None) -> None:
+    """Remove the oldest checkpoints beyond `limit`, never `keep`."""
+    found = sorted(
+        (int(match[1]), path) for path in output.glob("checkpoint-*") if (match := _NAME.fullmatch(path.name))
+    )
+    paths = [path for _, path in found if str(path) != keep]
+    kept = limit - (len(paths) < len(found)) if limit else len(paths)
+    for path in paths[: max(0, len(paths) - max(kept, 1))]:
+        shutil.rmtree(path)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

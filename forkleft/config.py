@@ -1,0 +1,125 @@
+"""`ForkLeftConfig`: all of `TrainingArguments`, and the options of the method."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import TrainingArguments
+
+from forkleft.errors import ForkLeftError
+from forkleft.objective.lessons import ObjectiveSettings
+from forkleft.rollout.orders import ORDERS
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class ForkLeftConfig(TrainingArguments):
+    """How ForkLeft trains. The values of the paper are the defaults; `docs/method.md` explains the symbols.
+
+    Everything of `transformers.TrainingArguments` works as usual; where a default differs from Transformers' own, it is
+    listed here too.
+    """
+
+    # Writing.
+    rollout_order: str = _option(
+        "high_entropy",
+        "Which positions the student commits first in training: high_entropy (the method), low_entropy, …",
+    )
+    passes: int = _option(32, "R: passes in which a block is written; the block size or more gives one token a pass.")
+    max_new_tokens: int = _option(1024, "The response budget in tokens, for rollouts and reference solutions.")
+    rollout_batch_size: int = _option(32, "Responses that are written at a time on one device.")
+
+    # The teacher.
+    teacher_max_new_tokens: int = _option(2048, "The budget of the teacher's own answers, in tokens.")
+    answer_cache: str | None = _option(
+        None, "File that keeps the teacher's answers; processes and runs may share it. Default: in output_dir."
+    )
+
+    # Supervision.
+    verifier: str = _option("math", "How answers are checked: math, choice or lab.")
+    supervision: str = _option(
+        "routed",
+        "routed: by the two verdicts (the method). opd, sft, sft+opd, mix: every question alike, for comparison.",
+    )
+    view: str = _option(
+        "prefix", "How the student is read against the teacher: prefix (the method), target_masked (the B view)."
+    )
+    geometry: str = _option(
+        "truncated", "The prefix readout: truncated (prefix and one mask), canvas (masks to the end of the block)."
+    )
+    read_attention: str = _option("native", "Attention in the prefix readout: native, or full.")
+    rho: float = _option(0.25, "ρ: share of a response's positions that are supervised.")
+    mu: float = _option(0.1, "μ: nats by which two contrasts must differ to be ranked.")
+    delta: float = _option(0.1, "δ: margin of the ranking loss.")
+    rank_weight: float = _option(0.1, "λ: weight of the ranking loss.")
+    alpha: float = _option(0.5, "α: weight of the teacher's distribution in the mixture (supervision mix).")
+    merge_stops: bool = _option(
+        False, "Count all stop ids as one event in the KL, where student and teacher name EOS differently."
+    )
+
+    # Data.
+    prompt_template: str = _option(
+        "{question}\nPlease reason step by step, and put your final answer within \\boxed{}.",
+        "The user turn of a question; {question} is replaced. Data with messages is taken as it is.",
+    )
+    reference_template: str = _option(
+        "{solution}\n\n\\boxed{{answer}}",
+        "A reference solution that does not verify gets this form; {solution} and {answer} are replaced.",
+    )
+    long_prompts: str = _option(
+        "refuse", "A prompt that leaves no room for the budget in the context: refuse (stop and name it), or skip."
+    )
+
+    # Records.
+    trace_steps: int = _option(0, "Write full trajectories to traces.jsonl every so many updates; 0 writes none.")
+
+    # Of TrainingArguments, where the defaults differ.
+    learning_rate: float = _option(1e-6, "Peak learning rate.")
+    lr_scheduler_type: str = _option("constant_with_warmup", "Constant after the warm-up.")
+    per_device_train_batch_size: int = _option(32, "Questions a device works on at a time.")
+    max_grad_norm: float = _option(1.0, "Gradients are clipped to this norm.")
+    weight_decay: float = _option(0.0, "Weight decay of AdamW.")
+    logging_steps: float = _option(1, "Updates between two lines of the log.")
+    logging_nan_inf_filter: bool = _option(False, "A loss that is not finite stops the training instead.")
+    remove_unused_columns: bool = _option(False, "The columns of the data are questions and answers, not model inputs.")
+    report_to: str | list[str] | None = field(
+        default="none", metadata={"help": "Trackers beside metrics.jsonl, which is always written."}
+    )
+
+    def __post_init__(self) -> None:
+        """Check what the method needs, then what Transformers does."""
+        super().__post_init__()
+        self.objective_settings()
+        choices = {"rollout_order": tuple(ORDERS), "long_prompts": ("refuse", "skip")}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ForkLeftError(f"{name} must be one of {', '.join(known)}, found {getattr(self, name)!r}")
+        for name in ("passes", "rollout_batch_size", "teacher_max_new_tokens"):
+            if getattr(self, name) < 1:
+                raise ForkLeftError(f"{name} must be at least 1, found {getattr(self, name)}")
+        if self.trace_steps < 0:
+            raise ForkLeftError(f"trace_steps must not be negative, found {self.trace_steps}")
+        if self.remove_unused_columns:
+            raise ForkLeftError("remove_unused_columns would remove the questions; leave it off")
+        if self.n_gpu > 1:
+            raise ForkLeftError(
+                f"found {self.n_gpu} GPUs in one process; start one process for each with torchrun or accelerate launch"
+            )
+
+    def objective_settings(self) -> ObjectiveSettings:
+        """The part of the configuration that the objective knows."""
+        return ObjectiveSettings(
+            budget=self.max_new_tokens,
+            rho=self.rho,
+            mu=self.mu,
+            delta=self.delta,
+            rank_weight=self.rank_weight,
+            supervision=self.supervision,
+            view=self.view,
+            geometry=self.geometry,
+            attention=self.read_attention,
+            merge_stops=self.merge_stops,
+            alpha=self.alpha,
+        )

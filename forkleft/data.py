@@ -1,0 +1,93 @@
+"""Training data: from the rows of a data set to examples with messages, answer and reference.
+
+A row has a `question` (or `messages`, for system prompts and longer conversations) and an `answer`; it may have a
+`solution` and an `id`.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forkleft.errors import ForkLeftError
+from forkleft.prompts import Message
+from forkleft.verify import Kind, verify_batch
+
+
+@dataclass(frozen=True)
+class Example:
+    """A question to learn from. `reference` is the solution as the student should write it."""
+
+    id: str
+    messages: tuple[Message, ...]
+    answer: str
+    reference: str | None
+
+
+def read_examples(
+    rows: Iterable[Mapping[str, Any]], *, prompt_template: str, reference_template: str, verifier: Kind
+) -> list[Example]:
+    """The examples of a data set, in its order.
+
+    A row without an id is named by a digest of its messages and answer. A solution in which the verifier does not find
+    the answer is put into `reference_template`, so that the reference does not unteach the form the verifier needs.
+
+    Raises ForkLeftError for an empty data set, missing columns or values of the wrong kind, and for one id with two
+    different answers.
+    """
+    examples = [_example(number, row, prompt_template) for number, row in enumerate(rows)]
+    if not examples:
+        raise ForkLeftError("the data set is empty; expected rows with question (or messages) and answer")
+    answers: dict[str, str] = {}
+    for example in examples:
+        if answers.setdefault(example.id, example.answer) != example.answer:
+            raise ForkLeftError(
+                f"id {example.id!r} has two answers, {answers[example.id]!r} and {example.answer!r}; "
+                "an id must name one question"
+            )
+    solved = [example for example in examples if example.reference is not None]
+    right = verify_batch([one.reference for one in solved], [one.answer for one in solved], verifier)
+    unmarked = {id(one) for one, good in zip(solved, right, strict=True) if not good}
+    return [_marked(one, reference_template) if id(one) in unmarked else one for one in examples]
+
+
+def fill(template: str, values: Mapping[str, str]) -> str:
+    """`{name}` replaced by its value, once. Not `str.format`: templates and values are full of LaTeX braces."""
+    names = "|".join(map(re.escape, values))
+    return re.sub(rf"\{{({names})\}}", lambda found: values[found[1]], template)
+
+
+def _example(number: int, row: Mapping[str, Any], prompt_template: str) -> Example:
+    if "answer" not in row or not {"question", "messages"} & row.keys():
+        raise ForkLeftError(
+            f"the data set needs the columns answer and question (or messages), found {', '.join(sorted(row))}; "
+            "rename its columns"
+        )
+    if row.get("messages") is not None:
+        messages = tuple(dict(message) for message in row["messages"])
+        if not messages or any(set(one) < {"role", "content"} for one in messages):
+            raise ForkLeftError(f"row {number}: expected messages with role and content, found {row['messages']!r:.80}")
+    else:
+        messages = ({"role": "user", "content": fill(prompt_template, {"question": _text(number, row, "question")})},)
+    answer = _text(number, row, "answer")
+    solution = None if row.get("solution") is None else _text(number, row, "solution")
+    name = str(row["id"]) if row.get("id") is not None else _digest(messages, answer)
+    return Example(name, messages, answer, solution)
+
+
+def _text(number: int, row: Mapping[str, Any], column: str) -> str:
+    value = row.get(column)
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+        raise ForkLeftError(f"row {number}: expected text in {column}, found {value!r:.80}")
+    return str(value)
+
+
+def _marked(example: Example, template: str) -> Example:
+    reference = fill(template, {"solution": example.reference, "answer": example.answer})
+    return Example(example.id, example.messages, example.answer, reference)
+
+
+def _digest(messages: Sequence[Message], answer: str) -> str:
+    return hashlib.sha256(json.dumps([list(messages), answer], sort_keys=True).encode()).hexdigest()[:16]

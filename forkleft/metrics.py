@@ -1,0 +1,82 @@
+"""What is logged of an update: numbers from the records of its questions, and the file that keeps them."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forkleft.objective.routes import Route
+from forkleft.objective.update import Record
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What an update did with one question."""
+
+    record: Record
+    student_right: bool
+    teacher_right: bool
+    tokens: int
+    stopped: bool
+    reference_cut: bool
+
+
+def summarise(seen: Sequence[Observation]) -> dict[str, float]:
+    """Means over the questions of one or more updates. A number of which there was nothing to take a mean is left out.
+
+    Losses are means over the questions of their route; KL, contrast and entropies over their selected positions.
+    """
+    records = [one.record for one in seen]
+    metrics: dict[str, float] = {}
+
+    def put(name: str, values: Sequence[float]) -> None:
+        if values:
+            metrics[name] = sum(values) / len(values)
+
+    put("student_accuracy", [one.student_right for one in seen])
+    put("teacher_accuracy", [one.teacher_right for one in seen])
+    for route in Route:
+        metrics[f"route_{route.lower()}"] = sum(record.route is route for record in records)
+        losses = [record.content for record in records if record.route is route and record.retained]
+        put(f"loss_{route.lower()}", losses)
+    kept = [record for record in records if record.retained]
+    put("rank_loss", [record.rank for record in kept])
+    put("rank_pairs", [record.pairs for record in kept])
+    for name in ("kl", "contrast", "confidence", "mask_entropy", "left_entropy", "teacher_entropy"):
+        put(name, [value for record in kept for value in getattr(record, name)])
+    put("eos_kl", [record.eos_kl for record in kept if record.eos_kl is not None])
+    put("response_tokens", [one.tokens for one in seen])
+    put("stopped", [one.stopped for one in seen])
+    metrics["references_cut"] = sum(one.reference_cut for one in seen)
+    return metrics
+
+
+class MetricsFile:
+    """One JSON object a line, in the order of the updates. A resumed run goes on where its checkpoint was."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def begin(self, step: int) -> None:
+        """Forget what lies behind `step`: it will be logged again."""
+        lines = [] if step == 0 or not self.path.exists() else self.path.read_text(encoding="utf-8").splitlines()
+        kept = [line for line in lines if (found := _parsed(line)) is not None and found["step"] <= step]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        staged = self.path.with_suffix(".staged")
+        staged.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        os.replace(staged, self.path)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Append a row, which has a `step`."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    """A row, or None for a line that a crash has torn."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None

@@ -1,0 +1,313 @@
+"""`ForkLeftTrainer`: the method as a `transformers.Trainer`.
+
+    trainer = ForkLeftTrainer(student, teacher, ForkLeftConfig("runs/first"), train_dataset)
+    trainer.train()
+
+A thin adapter: what an update is stands in `collection.py` and `objective/`; devices, processes, optimiser, schedule,
+trackers and the hub are the Trainer's. Its own are four things: fresh rollouts in every update, one denominator over
+processes and accumulation steps, no step where every question was excluded, and checkpoints that are whole or absent.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from functools import partial
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from transformers import Trainer, TrainingArguments
+
+from forkleft import checkpoints
+from forkleft.collection import Clock, Collected, Collector, check_prompts
+from forkleft.config import ForkLeftConfig
+from forkleft.data import Example, read_examples
+from forkleft.errors import ForkLeftError
+from forkleft.metrics import MetricsFile, Observation, summarise
+from forkleft.objective.update import Record, update_loss
+from forkleft.prompts import prompt_ids
+from forkleft.rollout import generate
+from forkleft.students.student import Student
+from forkleft.teacher import AnswerCache, Teacher
+from forkleft.teacher.answers import Answerer
+from forkleft.verify import verify_batch
+
+_RUN_FILE = "forkleft.json"
+# What decides what is learned, beside the options of the method: a run is not resumed with other values.
+_DECISIVE = (
+    "seed",
+    "data_seed",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "num_train_epochs",
+    "max_steps",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "optim",
+    "bf16",
+    "fp16",
+)
+_INDIFFERENT = {"rollout_batch_size", "answer_cache", "trace_steps"}
+
+
+class ForkLeftTrainer(Trainer):
+    """Trains a student from a teacher.
+
+    student, teacher: as `load_student` and `load_teacher` give them. train_dataset, eval_dataset: rows with `question`
+    (or `messages`) and `answer`, and where there are any `solution` and `id`. answerer: who gives the teacher's own
+    answers, if not the teacher itself (an `AnswerServer`). peft_config: train an adapter instead of all weights.
+    Further arguments are the Trainer's.
+    """
+
+    def __init__(
+        self,
+        student: Student,
+        teacher: Teacher,
+        args: ForkLeftConfig,
+        train_dataset: Sequence[Mapping[str, Any]],
+        eval_dataset: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        answerer: Answerer | None = None,
+        peft_config: Any = None,
+        **settings: Any,
+    ) -> None:
+        if student.tokenizer is None:
+            raise ForkLeftError("the student has no tokenizer, which turns its responses into text to verify")
+        model = student.model
+        if peft_config is not None:
+            from peft import get_peft_model
+
+            # Adapters go into the student's own modules, so that its readouts and rollouts use them.
+            model = get_peft_model(model, peft_config)
+        self.student, self.teacher = student, teacher
+        read = partial(
+            read_examples,
+            prompt_template=args.prompt_template,
+            reference_template=args.reference_template,
+            verifier=args.verifier,
+        )
+        examples = check_prompts(student, teacher, read(train_dataset), args)
+        held_out = None if eval_dataset is None else check_prompts(student, teacher, read(eval_dataset), args)
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=list,
+            train_dataset=examples,
+            eval_dataset=held_out,
+            **settings,
+        )
+        _answer_calls(model)
+        # The loss comes divided by the questions of the whole update.
+        self.loss_is_scaled_for_ga = True
+        cache = AnswerCache(Path(args.answer_cache or Path(args.output_dir) / "teacher_answers.jsonl"))
+        self.collector = Collector(student, teacher, answerer or teacher, cache, args)
+        self.metrics_file = MetricsFile(Path(args.output_dir) / "metrics.jsonl")
+        self._observed: list[Observation] = []
+        self._clock, self._logged_at = Clock(), time.perf_counter()
+        self._retained = 0
+        self._saving_to: Path | None = None
+
+    # Updates.
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
+    ) -> tuple[list[list[Example]], int]:
+        """The micro-batches of an update, and |B|: its questions over all processes and accumulation steps."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        mine = torch.tensor([sum(map(len, batches))], device=device)
+        self._retained = 0
+        return batches, int(self.accelerator.gather(mine).sum())
+
+    def training_step(
+        self, model: torch.nn.Module, inputs: list[Example], num_items_in_batch: int | None = None
+    ) -> torch.Tensor:
+        """One micro-batch: collect, loss, backward. Empties the gradients if every question of the update is out."""
+        update = self.state.global_step
+        # Within the wrapped module's forward, where sharded parameters are whole.
+        with self._clock.phase("rollout"):
+            trajectories = model(forkleft_call=partial(self.collector.write, inputs))
+        collected = self.collector.collect(inputs, trajectories, update=update, clock=self._clock)
+        model.train()
+        with self._clock.phase("readout"), self.compute_loss_context_manager():
+            loss, records = model(
+                forkleft_call=partial(
+                    update_loss,
+                    self.student,
+                    collected.lessons,
+                    self.collector.settings,
+                    batch_size=num_items_in_batch,
+                    teacher_weight_VE=self.teacher.head_weight,
+                )
+            )
+            # Gradients are averaged over the processes; the method sums them.
+            loss = loss * self.accelerator.num_processes
+        with self._clock.phase("backward"):
+            self.accelerator.backward(loss)
+        self._observe(collected, records)
+        self._retained += sum(record.retained for record in records)
+        if self.accelerator.sync_gradients:
+            retained = torch.tensor([self._retained], device=loss.device)
+            if int(self.accelerator.gather(retained).sum()) == 0:
+                # Without gradients the optimiser leaves weights, moments and decay alone.
+                model.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    def _observe(self, collected: Collected, records: list[Record]) -> None:
+        for lesson, trajectory, cut, record in zip(
+            collected.lessons, collected.trajectories, collected.cut, records, strict=True
+        ):
+            question = lesson.question
+            self._observed.append(
+                Observation(
+                    record,
+                    question.student_right,
+                    question.teacher_right,
+                    len(trajectory.tokens),
+                    trajectory.stopped,
+                    cut,
+                )
+            )
+
+    # Logging.
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add what the method has to tell since the last line, and keep the line in metrics.jsonl."""
+        if "loss" in logs:
+            observed = gather_object(self._observed)
+            now = time.perf_counter()
+            logs |= summarise(observed)
+            logs |= {f"seconds_{phase}": seconds for phase, seconds in self._clock.seconds.items()}
+            logs["tokens_per_second"] = sum(one.tokens for one in observed) / (now - self._logged_at)
+            logs["peak_memory_mb"] = _peak_memory(self.args.device)
+            self._observed, self._clock, self._logged_at = [], Clock(), now
+        super().log(logs, start_time)
+        if self.is_world_process_zero():
+            self.metrics_file.write({"step": self.state.global_step} | logs)
+
+    # Evaluation.
+
+    def evaluate(
+        self,
+        eval_dataset: Sequence[Example] | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Accuracy of the student's native decoding on the held-out examples, divided among the processes."""
+        examples = self.eval_dataset if eval_dataset is None else eval_dataset
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        mine = examples[rank::world]
+        write = partial(
+            generate,
+            self.student,
+            [prompt_ids(self.student.tokenizer, one.messages) for one in mine],
+            max_new_tokens=self.args.max_new_tokens,
+            batch_size=self.args.rollout_batch_size,
+        )
+        written = self.model_wrapped(forkleft_call=write)
+        right = verify_batch([t.text for t in written], [one.answer for one in mine], self.args.verifier)
+        right = gather_object(right)
+        metrics = {f"{metric_key_prefix}_accuracy": sum(right) / len(right), f"{metric_key_prefix}_count": len(right)}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    # Checkpoints.
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **settings: Any) -> Any:
+        """As in Transformers, but `True` resumes from the newest *whole* checkpoint; ends by saving the model.
+
+        Raises ForkLeftError if a checkpoint is damaged or belongs to another configuration.
+        """
+        output = Path(self.args.output_dir)
+        step = 0
+        if resume_from_checkpoint:
+            newest = resume_from_checkpoint is True or resume_from_checkpoint == "true"
+            folder = checkpoints.newest_whole(output) if newest else Path(resume_from_checkpoint)
+            checkpoints.check_whole(folder)
+            self._check_same_run(folder)
+            resume_from_checkpoint = str(folder)
+            step = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]
+        if self.is_world_process_zero():
+            shutil.rmtree(output / checkpoints.STAGING, ignore_errors=True)
+            self.metrics_file.begin(step)
+        result = super().train(resume_from_checkpoint or None, **settings)
+        self.save_model()
+        return result
+
+    def _decisive(self) -> dict[str, Any]:
+        own = {field.name for field in fields(ForkLeftConfig)} - {field.name for field in fields(TrainingArguments)}
+        values = {name: getattr(self.args, name) for name in [*_DECISIVE, *sorted(own - _INDIFFERENT)]}
+        values |= {"processes": self.accelerator.num_processes, "teacher": self.teacher.identity}
+        values |= {"family": asdict(self.student.family), "questions": len(self.train_dataset)}
+        return json.loads(json.dumps(values, default=str))
+
+    def _check_same_run(self, folder: Path) -> None:
+        theirs = json.loads((folder / _RUN_FILE).read_text(encoding="utf-8"))
+        ours = self._decisive()
+        differing = [name for name in ours | theirs if ours.get(name) != theirs.get(name)]
+        if differing:
+            told = "; ".join(f"{name} was {theirs.get(name)!r}, is {ours.get(name)!r}" for name in differing)
+            raise ForkLeftError(f"{folder} belongs to another configuration: {told}; restore these, or start a new run")
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return super()._get_output_dir(trial) if self._saving_to is None else str(self._saving_to)
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        output = Path(self._get_output_dir(trial))
+        staging, name = output / checkpoints.STAGING, f"checkpoint-{self.state.global_step}"
+        if self.is_world_process_zero():
+            shutil.rmtree(staging, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        self._saving_to = staging
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self._saving_to = None
+        self.accelerator.wait_for_everyone()
+        if self.state.best_model_checkpoint == str(staging / name):
+            self.state.best_model_checkpoint = str(output / name)
+        if self.is_world_process_zero():
+            self.state.save_to_json(str(staging / name / "trainer_state.json"))
+            (staging / name / _RUN_FILE).write_text(json.dumps(self._decisive(), indent=2) + "\n", encoding="utf-8")
+            checkpoints.publish(staging / name, output / name)
+            staging.rmdir()
+            checkpoints.rotate(output, self.args.save_total_limit, keep=self.state.best_model_checkpoint)
+        self.accelerator.wait_for_everyone()
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        self.student.tokenizer.save_pretrained(output_dir or self.args.output_dir)
+
+
+def _answer_calls(model: torch.nn.Module) -> None:
+    """Let `model(forkleft_call=f)` run f within the module's forward, and any other call do what it did.
+
+    DDP synchronises gradients, and FSDP gathers parameters, only around the forward of the module that they wrap.
+    """
+    # A method, not a closure: a copy of the model then calls the copy.
+    model.forward = MethodType(_answering, model)
+
+
+def _answering(
+    self: torch.nn.Module, *arguments: Any, forkleft_call: Callable[[], Any] | None = None, **settings: Any
+) -> Any:
+    return type(self).forward(self, *arguments, **settings) if forkleft_call is None else forkleft_call()
+
+
+def _peak_memory(device: torch.device) -> float:
+    """Mebibytes: of the device where it is a GPU, else of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

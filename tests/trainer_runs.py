@@ -1,0 +1,121 @@
+"""Training runs of a tiny student that tests compare; also a program, so that a run can be spread over processes or
+killed:
+
+    python trainer_runs.py OUTPUT '{"max_steps": 4}' [resume] [fatal-call]
+"""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from tiny import FAMILIES, STOP, tiny_model, tiny_student, tiny_tokenizer
+from transformers import TrainerCallback
+
+from forkleft import checkpoints, collection
+from forkleft.config import ForkLeftConfig
+from forkleft.teacher import Teacher
+from forkleft.trainer import ForkLeftTrainer
+
+ROWS = [{"id": f"q{k}", "question": f"a{k}b{k % 3}", "answer": str(k % 4), "solution": "xyz#5"} for k in range(12)]
+SETTINGS = {
+    "max_steps": 4,
+    "per_device_train_batch_size": 4,
+    "learning_rate": 1e-3,
+    "weight_decay": 0.1,
+    "max_new_tokens": 12,
+    "teacher_max_new_tokens": 12,
+    "passes": 2,
+    "rho": 0.5,
+    "mu": 0.02,
+    "verifier": "lab",
+    "prompt_template": "{question}",
+    "reference_template": "{solution}",
+    "save_strategy": "no",
+    "disable_tqdm": True,
+    "dataloader_pin_memory": False,
+    "use_cpu": True,
+}
+
+
+def scripted_verdicts(student_right, teacher_right):
+    """A verifier whose verdicts follow the answers: random models are never right."""
+
+    def verify_batch(responses, answers, kind):
+        verify_batch.calls += 1
+        right = student_right if verify_batch.calls % 2 else teacher_right
+        return [right(answer) for answer in answers]
+
+    verify_batch.calls = 0
+    return verify_batch
+
+
+# Whether the student, and whether the teacher, is right, by the expected answer.
+VERDICTS = {
+    "all-routes": (lambda answer: int(answer) % 2 == 0, lambda answer: int(answer) < 2),
+    "excluded": (lambda answer: True, lambda answer: False),
+    "one-in-four": (lambda answer: answer != "3", lambda answer: answer == "3"),
+    "neither": (lambda answer: False, lambda answer: False),
+}
+
+
+def make_trainer(output, *, rows=ROWS, verdicts="all-routes", dtype=torch.float32, **changes):
+    # The verifier of the trainer's module sees the students' responses, then the teacher's, in every batch.
+    collection.verify_batch = scripted_verdicts(*VERDICTS[verdicts])
+    tokenizer = tiny_tokenizer()
+    settings = changes.pop("trainer", {})
+    student = tiny_student(FAMILIES[0], tokenizer=tokenizer, dtype=dtype)
+    teacher = Teacher(tiny_model("qwen2", seed=9, hidden_size=24, dtype=dtype), tokenizer, stop_ids=[STOP])
+    config = ForkLeftConfig(str(output), **SETTINGS | changes)
+    return ForkLeftTrainer(student, teacher, config, rows, **settings)
+
+
+def state_digest(trainer) -> str:
+    """Of weights and optimiser state, bit for bit."""
+    digest = hashlib.sha256()
+    for name, tensor in trainer.model.state_dict().items():
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    for index, moments in sorted(trainer.optimizer.state_dict()["state"].items()):
+        for name, value in sorted(moments.items()):
+            digest.update(f"{index}{name}".encode() + torch.as_tensor(value).numpy().tobytes())
+    return digest.hexdigest()
+
+
+class KillAt(TrainerCallback):
+    """Ends the process without a word, as a power cut would."""
+
+    def __init__(self, moment):
+        self.moment = moment
+        self.publish = checkpoints.publish
+
+    def on_step_end(self, args, state, control, **others):
+        if self.moment == f"step-{state.global_step}":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_pre_optimizer_step(self, args, state, control, **others):
+        if self.moment == f"update-{state.global_step}":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def in_publish(self, staged, final):
+        if self.moment == f"save-{final.name}":
+            (staged / "model.safetensors").write_bytes(b"half")
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.publish(staged, final)
+
+
+def main(output, changes, resume="", moment=""):
+    killer = KillAt(moment)
+    checkpoints.publish = killer.in_publish
+    trainer = make_trainer(Path(output), trainer={"callbacks": [killer]}, **json.loads(changes))
+    trainer.train(resume_from_checkpoint=resume == "resume")
+    if trainer.is_world_process_zero():
+        (Path(output) / "digest").write_text(state_digest(trainer))
+        torch.save(trainer.model.state_dict(), Path(output) / "weights.pt")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(*sys.argv[1:])
