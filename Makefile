@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 .PHONY: help setup test demo lint format bench lock clean
 
 help:
-	@echo "make demo    run the tour on the bundled lab"
+	@echo "make demo    distil the student of the bundled lab"
 	@echo "make test    run the tests"
 	@echo "make setup   create $(VENV) from requirements.lock"
 	@echo "make lint    check style            make format  apply it"

@@ -11,17 +11,33 @@ from typing import TYPE_CHECKING, Any
 from forkleft.verify import verify
 
 if TYPE_CHECKING:
+    from forkleft.config import ForkLeftConfig
     from forkleft.objective.routes import Route
     from forkleft.rollout import Trajectory, generate
     from forkleft.students import Family, Student
+    from forkleft.teacher import Teacher
+    from forkleft.trainer import ForkLeftTrainer
 
 __version__ = "0.1.0.dev0"
-__all__ = ["Family", "Route", "Student", "Trajectory", "generate", "verify"]
+__all__ = [
+    "Family",
+    "ForkLeftConfig",
+    "ForkLeftTrainer",
+    "Route",
+    "Student",
+    "Teacher",
+    "Trajectory",
+    "generate",
+    "verify",
+]
 
 _HOME = {
     "Family": "forkleft.students",
+    "ForkLeftConfig": "forkleft.config",
+    "ForkLeftTrainer": "forkleft.trainer",
     "Route": "forkleft.objective.routes",
     "Student": "forkleft.students",
+    "Teacher": "forkleft.teacher",
     "Trajectory": "forkleft.rollout",
     "generate": "forkleft.rollout",
 }

@@ -62,7 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    _command(commands, "demo", _demo, "a tour of what ForkLeft does, on the bundled lab")
+    demo = _command(commands, "demo", _demo, "distil the bundled lab's student in minutes, and measure the gain")
+    demo.add_argument("--output", type=Path, metavar="FOLDER", help="a new folder for the run (default runs/demo)")
+    demo.add_argument("--student", metavar="NAME", default="student-block", help="default student-block")
+    demo.add_argument("--teacher", metavar="NAME", default="teacher-strong", help="default teacher-strong")
+    demo.add_argument("--updates", type=int, metavar="N", help="updates to train for (default 100)")
 
     lab = commands.add_parser("lab", help="the bundled miniature world", description="The bundled miniature world.")
     lab_commands = lab.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -85,6 +89,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     accuracy.add_argument("--json", action="store_true", help="one JSON object a line")
     accuracy.add_argument("--records", type=Path, metavar="FILE", help="append one JSON line per model and question")
+
+    routes = _command(lab_commands, "routes", _lab_routes, "on which route held-out questions fall, by writing order")
+    routes.add_argument("--teacher", metavar="NAME", default="teacher-strong", help="default teacher-strong")
+    routes.add_argument("--student", action="append", metavar="NAME", help="a lab student (repeatable; default all)")
+    routes.add_argument("--set", metavar="NAME", default="chain-4", help="a held-out chain set (default chain-4)")
+    routes.add_argument("--json", action="store_true", help="one JSON object a line")
     return parser
 
 
@@ -113,10 +123,11 @@ def _hide_loading_bars() -> None:
 
 
 def _demo(options: argparse.Namespace) -> None:
-    from forkleft.lab.demo import demo
+    from forkleft.lab.demo import UPDATES, demo
 
     _hide_loading_bars()
-    demo()
+    updates = UPDATES if options.updates is None else options.updates
+    demo(options.output, student=options.student, teacher=options.teacher, updates=updates)
 
 
 def _lab_sample(options: argparse.Namespace) -> None:
@@ -148,6 +159,14 @@ def _lab_accuracy(options: argparse.Namespace) -> None:
 
     _hide_loading_bars()
     print_accuracy(options.model or MODELS, options.set or HELD_OUT_SETS, as_json=options.json, records=options.records)
+
+
+def _lab_routes(options: argparse.Namespace) -> None:
+    from forkleft.lab.models import STUDENTS
+    from forkleft.lab.routes import print_routes
+
+    _hide_loading_bars()
+    print_routes(options.teacher, options.student or STUDENTS, options.set, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def summarise(seen: Sequence[Observation]) -> dict[str, float]:
     return metrics
 
 
-class MetricsFile:
+class StepFile:
     """One JSON object a line, in the order of the updates. A resumed run goes on where its checkpoint was."""
 
     def __init__(self, path: Path) -> None:

@@ -23,17 +23,19 @@ from accelerate.utils import gather_object
 from transformers import Trainer, TrainingArguments
 
 from forkleft import checkpoints
+from forkleft.card import model_card
 from forkleft.collection import Clock, Collected, Collector, check_prompts
 from forkleft.config import ForkLeftConfig
 from forkleft.data import Example, read_examples
 from forkleft.errors import ForkLeftError
-from forkleft.metrics import MetricsFile, Observation, summarise
+from forkleft.metrics import Observation, StepFile, summarise
 from forkleft.objective.update import Record, update_loss
 from forkleft.prompts import prompt_ids
 from forkleft.rollout import generate
 from forkleft.students.student import Student
 from forkleft.teacher import AnswerCache, Teacher
 from forkleft.teacher.answers import Answerer
+from forkleft.traces import traces
 from forkleft.verify import verify_batch
 
 _RUN_FILE = "forkleft.json"
@@ -111,7 +113,8 @@ class ForkLeftTrainer(Trainer):
         self.loss_is_scaled_for_ga = True
         cache = AnswerCache(Path(args.answer_cache or Path(args.output_dir) / "teacher_answers.jsonl"))
         self.collector = Collector(student, teacher, answerer or teacher, cache, args)
-        self.metrics_file = MetricsFile(Path(args.output_dir) / "metrics.jsonl")
+        self.metrics_file = StepFile(Path(args.output_dir) / "metrics.jsonl")
+        self.traces_file = StepFile(Path(args.output_dir) / "traces.jsonl")
         self._observed: list[Observation] = []
         self._clock, self._logged_at = Clock(), time.perf_counter()
         self._retained = 0
@@ -134,7 +137,7 @@ class ForkLeftTrainer(Trainer):
         """One micro-batch: collect, loss, backward. Empties the gradients if every question of the update is out."""
         update = self.state.global_step
         # Within the wrapped module's forward, where sharded parameters are whole.
-        with self._clock.phase("rollout"):
+        with self._clock.phase("rollout"), torch.no_grad():
             trajectories = model(forkleft_call=partial(self.collector.write, inputs))
         collected = self.collector.collect(inputs, trajectories, update=update, clock=self._clock)
         model.train()
@@ -153,6 +156,8 @@ class ForkLeftTrainer(Trainer):
             loss = loss * self.accelerator.num_processes
         with self._clock.phase("backward"):
             self.accelerator.backward(loss)
+        if self.args.trace_steps and update % self.args.trace_steps == 0:
+            self._trace(model, collected, step=update + 1)
         self._observe(collected, records)
         self._retained += sum(record.retained for record in records)
         if self.accelerator.sync_gradients:
@@ -177,6 +182,14 @@ class ForkLeftTrainer(Trainer):
                     cut,
                 )
             )
+
+    def _trace(self, model: torch.nn.Module, collected: Collected, *, step: int) -> None:
+        read = partial(traces, self.student, self.teacher, collected, self.collector.settings, step=step)
+        with torch.no_grad():
+            rows = gather_object(model(forkleft_call=read))
+        if self.is_world_process_zero():
+            for row in rows:
+                self.traces_file.write(row)
 
     # Logging.
 
@@ -213,7 +226,8 @@ class ForkLeftTrainer(Trainer):
             max_new_tokens=self.args.max_new_tokens,
             batch_size=self.args.rollout_batch_size,
         )
-        written = self.model_wrapped(forkleft_call=write)
+        with torch.no_grad():
+            written = self.model_wrapped(forkleft_call=write)
         right = verify_batch([t.text for t in written], [one.answer for one in mine], self.args.verifier)
         right = gather_object(right)
         metrics = {f"{metric_key_prefix}_accuracy": sum(right) / len(right), f"{metric_key_prefix}_count": len(right)}
@@ -240,9 +254,18 @@ class ForkLeftTrainer(Trainer):
         if self.is_world_process_zero():
             shutil.rmtree(output / checkpoints.STAGING, ignore_errors=True)
             self.metrics_file.begin(step)
+            if self.args.trace_steps:
+                self.traces_file.begin(step)
         result = super().train(resume_from_checkpoint or None, **settings)
         self.save_model()
+        self.create_model_card()
         return result
+
+    def create_model_card(self, **settings: Any) -> None:
+        """Write README.md beside the weights: what was trained on what, how, and how to generate with it."""
+        if self.is_world_process_zero():
+            page = model_card(self.student, self.teacher, self.args, len(self.train_dataset), self.state)
+            (Path(self.args.output_dir) / "README.md").write_text(page, encoding="utf-8")
 
     def _decisive(self) -> dict[str, Any]:
         own = {field.name for field in fields(ForkLeftConfig)} - {field.name for field in fields(TrainingArguments)}

@@ -23,7 +23,8 @@ from forkleft.vocabulary import resolve_mask_id, resolve_stop_ids
 # Raised when a better lab replaces this one; weights of another version are never mixed with these.
 LAB_VERSION = 1
 TEACHERS = ("teacher-strong", "teacher-medium", "teacher-weak")
-MODELS = TEACHERS
+STUDENTS = ("student-block", "student-shifted")
+MODELS = TEACHERS + STUDENTS
 # Blocks of 16 hold two steps of a chain, several decisions each. Steps fall differently into the blocks of the second
 # family, which count from the start of the sequence.
 FAMILIES = {
@@ -169,7 +170,7 @@ def _page(card: Card) -> str:
             "",
             f"{kind} of {card.parameters:,} parameters, trained from nothing on the lab's chains "
             f"of 2 to 6 steps (operators + : - : * in shares {shares}; {card.recipe['choice_share']:.0%} of the "
-            f"questions two-step multiple-choice): {card.recipe['steps']:,} steps of {card.recipe['batch']} questions, "
+            f"questions two-step multiple-choice): {_steps(card)} of {card.recipe['batch']} questions, "
             f"seed {card.recipe['seed']}, {card.recipe['threads']} thread(s).",
             "",
             "Command:",
@@ -185,6 +186,13 @@ def _page(card: Card) -> str:
             f"sha256 of `{_WEIGHT_FILE}`: `{card.sha256}`",
             "",
         ]
+    )
+
+
+def _steps(card: Card) -> str:
+    steps, causal = card.recipe["steps"], card.recipe["causal_steps"]
+    return (
+        f"{steps:,} steps" if not causal else f"{causal:,} steps of next-token prediction, then {steps:,} of denoising,"
     )
 
 

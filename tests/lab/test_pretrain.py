@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from forkleft.errors import ForkLeftError
-from forkleft.lab.models import FAMILIES, lab_student, load_folder, load_model
+from forkleft.lab.models import FAMILIES, MODELS, lab_student, load_folder, load_model
 from forkleft.lab.pretrain import (
     STUDENTS,
     TEACHERS,
@@ -50,12 +50,16 @@ def test_student_training_is_deterministic_and_learns(family):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TEACHERS)
+@pytest.mark.parametrize("name", MODELS)
 def test_the_cards_command_reaches_the_same_weights_step_by_step(name, tmp_path):
     """A few steps of the card's own command, twice: the same bytes. The whole command takes minutes to run."""
-    words = load_model(f"teacher-{name}").card.command.split()[3:]
+    card = load_model(name).card
+    role, _, kind, *_ = words = card.command.split()[3:]
+    recipe = (TEACHERS if role == "teacher" else STUDENTS)[kind]
+    assert Recipe(**card.recipe | {"shares": tuple(card.recipe["shares"])}) == recipe
+    fewer = ["--steps", "5"] if role == "teacher" else ["--steps", "3", "--causal-steps", "3"]
     for folder in ("one", "two"):
-        main([*words[:-1], str(tmp_path / folder), "--steps", "5"])
+        main([*words[:-1], str(tmp_path / folder), *fewer])
     weights = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("one", "two")]
     assert weights[0] == weights[1]
 

@@ -1,0 +1,48 @@
+import json
+
+import pytest
+
+from forkleft.errors import ForkLeftError
+from forkleft.lab.accuracy import measure
+from forkleft.lab.models import load_model
+from forkleft.lab.questions import held_out
+from forkleft.lab.routes import count_routes, print_routes
+
+
+def test_routes_are_the_four_pairs_of_verdicts():
+    """In confidence order the student's verdicts are those of its native evaluation."""
+    teacher, student = load_model("teacher-weak"), load_model("student-block")
+    items = held_out("chain-3", 60)
+    pairs = [
+        (s.correct, t.correct)
+        for s, t in zip(measure(student, items).records, measure(teacher, items).records, strict=True)
+    ]
+    assert count_routes(teacher, student, items, "confidence") == {
+        "both": pairs.count((True, True)),
+        "teacher only": pairs.count((False, True)),
+        "student only": pairs.count((True, False)),
+        "neither": pairs.count((False, False)),
+    }
+
+
+@pytest.mark.slow
+def test_there_is_something_to_teach(capsys):
+    """The strong teacher alone is right on at least a quarter of the questions written highest entropy first."""
+    print_routes("teacher-strong", ["student-block", "student-shifted"], "chain-4", as_json=True)
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(rows) == 6
+    assert all(row["teacher only"] >= 125 for row in rows if row["order"] == "high_entropy")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("student-block", ["student-block"], "chain-4"), "no lab teacher 'student-block'; there are teacher-strong"),
+        (("teacher-weak", ["teacher-weak"], "chain-4"), "no lab student 'teacher-weak'; there are student-block"),
+        (("teacher-weak", ["student-block"], "chain-9"), "no held-out set 'chain-9'"),
+        (("teacher-weak", ["student-block"], "choice-2"), "choice-2 is read in the answer slot"),
+    ],
+)
+def test_bad_names(arguments, message):
+    with pytest.raises(ForkLeftError, match=message):
+        print_routes(*arguments)

@@ -1,0 +1,33 @@
+import json
+
+import torch
+from naive import prefix_log_probs, teacher_log_probs
+from tiny import plain_copy
+from trainer_runs import make_trainer
+
+
+def test_traces_show_how_a_response_came_about_and_what_both_models_would_say(tmp_path):
+    trainer = make_trainer(tmp_path, max_steps=1, trace_steps=1)
+    before, teacher = plain_copy(trainer.student), trainer.teacher.model
+    tokenizer = trainer.student.tokenizer
+    trainer.train()
+    rows = [json.loads(line) for line in (tmp_path / "traces.jsonl").read_text().splitlines()]
+    assert len(rows) == 4
+    assert {row["route"] for row in rows} == {"CE", "LEFTOPD", "GOLD", "EXCLUDE"}
+    for row in rows:
+        prompt = tokenizer.encode(row["prompt"])
+        response = [tokenizer.convert_tokens_to_ids(token) for token in row["tokens"]]
+        assert len(response) == len(row["commit_pass"]) == len(row["entropy"]) == len(row["confidence"])
+        assert (row["teacher_alternatives"] is not None) == (row["route"] == "LEFTOPD")
+        for k, i in enumerate(row["positions"]):
+            student = prefix_log_probs(before, trainer.student.family, prompt, response, i, budget=12)
+            check(row["student_alternatives"][k], student, tokenizer)
+            if row["teacher_alternatives"] is not None:
+                check(row["teacher_alternatives"][k], teacher_log_probs(teacher, prompt, response, i), tokenizer)
+
+
+def check(alternatives, logp, tokenizer):
+    top = logp.exp().topk(5)
+    assert [tokenizer.convert_tokens_to_ids(token) for token, _ in alternatives] == top.indices.tolist()
+    found = torch.tensor([p for _, p in alternatives])
+    assert (found - top.values).abs().max() < 1e-3
