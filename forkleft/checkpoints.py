@@ -15,7 +15,8 @@ from pathlib import Path
 from forkleft.errors import ForkLeftError
 
 MANIFEST = "manifest.json"
-STAGING = "staging"
+# With an underscore, so that the hub leaves it alone.
+STAGING = "_staging"
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
@@ -53,12 +54,11 @@ def fault(folder: Path) -> str | None:
 
 def newest_whole(output: Path) -> Path:
     """The newest whole checkpoint of a run. Raises ForkLeftError, naming what was found, if there is none."""
-    found = {int(match[1]): path for path in output.glob("checkpoint-*") if (match := _NAME.fullmatch(path.name))}
     faults = []
-    for step in sorted(found, reverse=True):
-        if (reason := fault(found[step])) is None:
-            return found[step]
-        faults.append(f"{found[step].name}: {reason}")
+    for folder in reversed(steps(output).values()):
+        if (reason := fault(folder)) is None:
+            return folder
+        faults.append(f"{folder.name}: {reason}")
     what = "; ".join(faults) if faults else "no folder checkpoint-N"
     raise ForkLeftError(f"no whole checkpoint to resume from in {output} ({what}); start without resuming")
 
@@ -73,14 +73,19 @@ def check_whole(folder: Path) -> None:
         )
 
 
-def rotate(output: Path, limit: int | None, *, keep: str | None) -> None:
-    """Remove the oldest checkpoints beyond `limit`, never `keep`."""
-    found = sorted(
-        (int(match[1]), path) for path in output.glob("checkpoint-*") if (match := _NAME.fullmatch(path.name))
-    )
-    paths = [path for _, path in found if str(path) != keep]
-    kept = limit - (len(paths) < len(found)) if limit else len(paths)
-    for path in paths[: max(0, len(paths) - max(kept, 1))]:
+def steps(output: Path) -> dict[int, Path]:
+    """The checkpoints in a folder, whole or not, by their step, oldest first."""
+    found = {int(match[1]): path for path in output.glob("checkpoint-*") if (match := _NAME.fullmatch(path.name))}
+    return dict(sorted(found.items()))
+
+
+def rotate(output: Path, limit: int | None, *, best: str | None) -> None:
+    """Remove the oldest checkpoints beyond `limit`; never the newest, nor the best."""
+    *older, _ = steps(output).values()
+    spared = None if best is None else Path(best).name
+    removable = [path for path in older if path.name != spared]
+    excess = 0 if not limit else len(older) + 1 - limit
+    for path in removable[: max(0, excess)]:
         shutil.rmtree(path)
 
 

@@ -2,10 +2,12 @@
 positions are drawn, and the teacher is asked on the student's prefixes (paper alg. `method`, up to the losses).
 """
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from forkleft.config import ForkLeftConfig
 from forkleft.data import Example
@@ -18,6 +20,8 @@ from forkleft.teacher import Answer, AnswerCache, Teacher, cached_answers
 from forkleft.teacher.answers import Answerer
 from forkleft.teacher.local import Asked
 from forkleft.verify import verify_batch
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass
@@ -42,8 +46,15 @@ class Collected:
 
     lessons: list[Lesson]
     trajectories: list[Trajectory]
-    answers: list[Answer]
     cut: list[bool]
+
+    def split(self, sizes: Sequence[int]) -> list["Collected"]:
+        """The same in parts."""
+        ends = list(accumulate(sizes))
+        columns = (self.lessons, self.trajectories, self.cut)
+        return [
+            Collected(*(column[end - size : end] for column in columns)) for size, end in zip(sizes, ends, strict=True)
+        ]
 
 
 class Collector:
@@ -58,8 +69,8 @@ class Collector:
         self.student, self.teacher, self.answerer, self.cache, self.config = student, teacher, answerer, cache, config
         self.settings = config.objective_settings()
 
-    def write(self, examples: Sequence[Example]) -> list[Trajectory]:
-        """The student's responses, in the order of training."""
+    def write(self, examples: Sequence[Example], *, update: int) -> list[Trajectory]:
+        """The student's responses, in the order of training. `update` keys what is random in it."""
         config = self.config
         return generate(
             self.student,
@@ -67,7 +78,7 @@ class Collector:
             order=config.rollout_order,
             passes=config.passes,
             max_new_tokens=config.max_new_tokens,
-            seed=config.seed,
+            seed=config.seed + (update << 32),
             ids=[example.id for example in examples],
             batch_size=config.rollout_batch_size,
         )
@@ -100,7 +111,7 @@ class Collector:
             lessons.append(plan(question, self.settings, stop_ids, seed=config.seed, update=update))
         with clock.phase("teacher"):
             lessons = self._taught(examples, lessons)
-        return Collected(lessons, trajectories, answers, [cut for _, cut in references])
+        return Collected(lessons, trajectories, [cut for _, cut in references])
 
     def _reference(self, example: Example, answer: Answer) -> tuple[list[int] | None, bool]:
         """The ids of the reference with the student's stop id, if that fits the budget, and whether it was cut.
@@ -127,24 +138,50 @@ class Collector:
         ]
 
 
-def check_prompts(
+def check_examples(
     student: Student, teacher: Teacher, examples: Sequence[Example], config: ForkLeftConfig
 ) -> list[Example]:
-    """The examples whose prompts leave room for an answer in both models' contexts.
+    """The examples that can be asked and learned from: prompts that leave room for an answer in both models' contexts.
 
-    Raises ForkLeftError naming the first that does not, unless `long_prompts` says to skip; and if none is left.
+    Raises ForkLeftError, naming the question, for a prompt that leaves none (unless `long_prompts` says to skip it) or
+    that cannot be asked at all, for a reference that holds ids outside 𝒱 or stops before its end; and if none is left.
     """
-    kept, reasons = [], []
+    kept, skipped = [], []
     for example in examples:
-        try:
-            prompt = prompt_ids(student.tokenizer, example.messages)
-            student.check_prompt(prompt, config.max_new_tokens, f"question {example.id}")
-            teacher.check_room(prompt_ids(teacher.tokenizer, example.messages), config.max_new_tokens, example.id)
-            kept.append(example)
-        except ForkLeftError as error:
-            if config.long_prompts == "refuse":
-                raise ForkLeftError(f"{error}; or skip such questions with long_prompts: skip") from error
-            reasons.append(str(error))
+        prompt = prompt_ids(student.tokenizer, example.messages)
+        theirs = len(prompt_ids(teacher.tokenizer, example.messages))
+        budgets = {
+            "student": (len(prompt), config.max_new_tokens, student.context),
+            "teacher": (theirs, max(config.max_new_tokens, config.teacher_max_new_tokens), teacher.context),
+        }
+        told = [
+            f"question {example.id}: a prompt of {length} tokens and a response of up to {budget} exceed the {who}'s "
+            f"context of {context}"
+            for who, (length, budget, context) in budgets.items()
+            if length + budget > context
+        ]
+        if told and config.long_prompts == "refuse":
+            raise ForkLeftError(
+                f"{told[0]}; shorten the prompt or the budget, or skip such questions with long_prompts: skip"
+            )
+        if told:
+            skipped.append(told[0])
+            continue
+        student.check_prompt(prompt, config.max_new_tokens, f"question {example.id}")
+        _check_reference(student, example)
+        kept.append(example)
     if not kept:
-        raise ForkLeftError(f"no question of {len(examples)} can be asked; the first: {reasons[0]}")
+        raise ForkLeftError(f"no question of {len(examples)} can be asked; the first: {skipped[0]}")
+    if skipped:
+        _LOG.warning("skipped %d of %d questions; the first: %s", len(skipped), len(examples), skipped[0])
     return kept
+
+
+def _check_reference(student: Student, example: Example) -> None:
+    if example.reference is None:
+        return
+    ids = student.tokenizer.encode(example.reference, add_special_tokens=False)
+    what = f"question {example.id}: the reference"
+    student.vocabulary.check(ids, what, student.tokenizer)
+    if set(ids) & set(student.vocabulary.stop_ids):
+        raise ForkLeftError(f"{what} holds a stop token, which belongs at its end alone and is added there; remove it")

@@ -90,7 +90,11 @@ class ForkLeftConfig(TrainingArguments):
 
     def __post_init__(self) -> None:
         """Check what the method needs, then what Transformers does."""
+        if self.load_best_model_at_end and self.metric_for_best_model is None:
+            self.metric_for_best_model = "accuracy"
         super().__post_init__()
+        if self.data_seed is None:
+            self.data_seed = self.seed
         self.objective_settings()
         choices = {"rollout_order": tuple(ORDERS), "long_prompts": ("refuse", "skip")}
         for name, known in choices.items():
@@ -103,6 +107,8 @@ class ForkLeftConfig(TrainingArguments):
             raise ForkLeftError(f"trace_steps must not be negative, found {self.trace_steps}")
         if self.remove_unused_columns:
             raise ForkLeftError("remove_unused_columns would remove the questions; leave it off")
+        if self.fp16 or self.deepspeed is not None:
+            raise ForkLeftError("fp16 and DeepSpeed step where ForkLeft must be able not to; use bf16, and FSDP")
         if self.n_gpu > 1:
             raise ForkLeftError(
                 f"found {self.n_gpu} GPUs in one process; start one process for each with torchrun or accelerate launch"

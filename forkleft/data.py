@@ -35,16 +35,18 @@ def read_examples(
     the answer is put into `reference_template`, so that the reference does not unteach the form the verifier needs.
 
     Raises ForkLeftError for an empty data set, missing columns or values of the wrong kind, and for one id with two
-    different answers.
+    different questions or answers.
     """
     examples = [_example(number, row, prompt_template) for number, row in enumerate(rows)]
     if not examples:
         raise ForkLeftError("the data set is empty; expected rows with question (or messages) and answer")
-    answers: dict[str, str] = {}
+    named: dict[str, Example] = {}
     for example in examples:
-        if answers.setdefault(example.id, example.answer) != example.answer:
+        known = named.setdefault(example.id, example)
+        if (known.messages, known.answer) != (example.messages, example.answer):
+            what = "answers" if known.messages == example.messages else "questions"
             raise ForkLeftError(
-                f"id {example.id!r} has two answers, {answers[example.id]!r} and {example.answer!r}; "
+                f"id {example.id!r} has two {what}, {known.answer!r} and {example.answer!r} to be answered; "
                 "an id must name one question"
             )
     solved = [example for example in examples if example.reference is not None]
@@ -67,7 +69,7 @@ def _example(number: int, row: Mapping[str, Any], prompt_template: str) -> Examp
         )
     if row.get("messages") is not None:
         messages = tuple(dict(message) for message in row["messages"])
-        if not messages or any(set(one) < {"role", "content"} for one in messages):
+        if not messages or not all({"role", "content"} <= set(one) for one in messages):
             raise ForkLeftError(f"row {number}: expected messages with role and content, found {row['messages']!r:.80}")
     else:
         messages = ({"role": "user", "content": fill(prompt_template, {"question": _text(number, row, "question")})},)

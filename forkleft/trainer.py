@@ -8,7 +8,9 @@ trackers and the hub are the Trainer's. Its own are four things: fresh rollouts 
 processes and accumulation steps, no step where every question was excluded, and checkpoints that are whole or absent.
 """
 
+import hashlib
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,11 +22,11 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments, set_seed
 
 from forkleft import checkpoints
 from forkleft.card import model_card
-from forkleft.collection import Clock, Collected, Collector, check_prompts
+from forkleft.collection import Clock, Collected, Collector, check_examples
 from forkleft.config import ForkLeftConfig
 from forkleft.data import Example, read_examples
 from forkleft.errors import ForkLeftError
@@ -37,6 +39,7 @@ from forkleft.teacher import AnswerCache, Teacher
 from forkleft.teacher.answers import Answerer
 from forkleft.traces import traces
 from forkleft.verify import verify_batch
+from forkleft.vocabulary import common_vocabulary
 
 _RUN_FILE = "forkleft.json"
 # What decides what is learned, beside the options of the method: a run is not resumed with other values.
@@ -86,9 +89,11 @@ class ForkLeftTrainer(Trainer):
         if student.tokenizer is None:
             raise ForkLeftError("the student has no tokenizer, which turns its responses into text to verify")
         model = student.model
+        student = _sharing(student, teacher)
         if peft_config is not None:
             from peft import get_peft_model
 
+            set_seed(args.seed)
             # Adapters go into the student's own modules, so that its readouts and rollouts use them.
             model = get_peft_model(model, peft_config)
         self.student, self.teacher = student, teacher
@@ -98,8 +103,8 @@ class ForkLeftTrainer(Trainer):
             reference_template=args.reference_template,
             verifier=args.verifier,
         )
-        examples = check_prompts(student, teacher, read(train_dataset), args)
-        held_out = None if eval_dataset is None else check_prompts(student, teacher, read(eval_dataset), args)
+        examples = check_examples(student, teacher, read(train_dataset), args)
+        held_out = None if eval_dataset is None else check_examples(student, teacher, read(eval_dataset), args)
         super().__init__(
             model=model,
             args=args,
@@ -124,48 +129,73 @@ class ForkLeftTrainer(Trainer):
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
-    ) -> tuple[list[list[Example]], int]:
-        """The micro-batches of an update, and |B|: its questions over all processes and accumulation steps."""
-        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        mine = torch.tensor([sum(map(len, batches))], device=device)
-        self._retained = 0
-        return batches, int(self.accelerator.gather(mine).sum())
+    ) -> tuple[list[dict[str, Collected]], int]:
+        """Collect an update: its micro-batches, and |B|, its questions over all processes and accumulation steps.
 
-    def training_step(
-        self, model: torch.nn.Module, inputs: list[Example], num_items_in_batch: int | None = None
+        All of it at once, since the student does not change within an update and writes faster in larger batches.
+        """
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        examples, update = [example for batch in batches for example in batch], self.state.global_step
+        # Within the wrapped module's forward, where a sharded head is whole.
+        with self._clock.phase("rollout"), torch.no_grad(), self.accelerator.autocast():
+            trajectories = self.model_wrapped(forkleft_call=partial(self.collector.write, examples, update=update))
+        collected = self.collector.collect(examples, trajectories, update=update, clock=self._clock)
+        mine = torch.tensor([len(examples), sum(lesson.retained for lesson in collected.lessons)], device=device)
+        questions, self._retained = self.accelerator.reduce(mine, "sum").tolist()
+        return [{"collected": part} for part in collected.split([len(batch) for batch in batches])], questions
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Collected],
+        return_outputs: bool = False,
+        num_items_in_batch: int | None = None,
     ) -> torch.Tensor:
-        """One micro-batch: collect, loss, backward. Empties the gradients if every question of the update is out."""
-        update = self.state.global_step
-        # Within the wrapped module's forward, where sharded parameters are whole.
-        with self._clock.phase("rollout"), torch.no_grad():
-            trajectories = model(forkleft_call=partial(self.collector.write, inputs))
-        collected = self.collector.collect(inputs, trajectories, update=update, clock=self._clock)
-        model.train()
-        with self._clock.phase("readout"), self.compute_loss_context_manager():
+        """The loss of a micro-batch, as its part of the whole update."""
+        collected, step = inputs["collected"], self.state.global_step + 1
+        settings = self.collector.settings
+        with self._clock.phase("readout"):
             loss, records = model(
                 forkleft_call=partial(
                     update_loss,
                     self.student,
                     collected.lessons,
-                    self.collector.settings,
+                    settings,
                     batch_size=num_items_in_batch,
                     teacher_weight_VE=self.teacher.head_weight,
                 )
             )
-            # Gradients are averaged over the processes; the method sums them.
-            loss = loss * self.accelerator.num_processes
-        with self._clock.phase("backward"):
-            self.accelerator.backward(loss)
-        if self.args.trace_steps and update % self.args.trace_steps == 0:
-            self._trace(model, collected, step=update + 1)
         self._observe(collected, records)
-        self._retained += sum(record.retained for record in records)
-        if self.accelerator.sync_gradients:
-            retained = torch.tensor([self._retained], device=loss.device)
-            if int(self.accelerator.gather(retained).sum()) == 0:
-                # Without gradients the optimiser leaves weights, moments and decay alone.
-                model.zero_grad(set_to_none=True)
-        return loss.detach()
+        if self.args.trace_steps and self.state.global_step % self.args.trace_steps == 0:
+            self._trace(model, collected, step=step)
+        # Gradients are averaged over the processes; the method sums them.
+        return loss * self.accelerator.num_processes
+
+    def training_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Collected],
+        num_items_in_batch: int | None = None,
+    ) -> torch.Tensor:
+        """Forward and backward of a micro-batch; no gradients are left if every question of the update is out."""
+        start, spent = time.perf_counter(), self._clock.seconds.get("readout", 0.0)
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        taken = time.perf_counter() - start - (self._clock.seconds["readout"] - spent)
+        self._clock.seconds["backward"] = self._clock.seconds.get("backward", 0.0) + taken
+        if self._retained == 0:
+            # Without gradients the optimiser leaves weights, moments and decay alone.
+            model.zero_grad(set_to_none=True)
+        return loss
+
+    def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> float | None:
+        norm = super()._get_grad_norm(model, grad_norm)
+        if norm is not None and not math.isfinite(norm):
+            names = ", ".join(one.record.id for one in self._observed if one.record.retained)
+            raise ForkLeftError(
+                f"update {self.state.global_step + 1}: the gradient is not finite (questions {names:.200}); lower the "
+                "learning rate, or train in higher precision. Nothing was changed by this update"
+            )
+        return norm
 
     def _observe(self, collected: Collected, records: list[Record]) -> None:
         for lesson, trajectory, cut, record in zip(
@@ -185,8 +215,10 @@ class ForkLeftTrainer(Trainer):
 
     def _trace(self, model: torch.nn.Module, collected: Collected, *, step: int) -> None:
         read = partial(traces, self.student, self.teacher, collected, self.collector.settings, step=step)
+        model.eval()
         with torch.no_grad():
             rows = gather_object(model(forkleft_call=read))
+        model.train()
         if self.is_world_process_zero():
             for row in rows:
                 self.traces_file.write(row)
@@ -226,7 +258,7 @@ class ForkLeftTrainer(Trainer):
             max_new_tokens=self.args.max_new_tokens,
             batch_size=self.args.rollout_batch_size,
         )
-        with torch.no_grad():
+        with torch.no_grad(), self.accelerator.autocast():
             written = self.model_wrapped(forkleft_call=write)
         right = verify_batch([t.text for t in written], [one.answer for one in mine], self.args.verifier)
         right = gather_object(right)
@@ -251,8 +283,17 @@ class ForkLeftTrainer(Trainer):
             self._check_same_run(folder)
             resume_from_checkpoint = str(folder)
             step = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]
+        elif checkpoints.steps(output):
+            raise ForkLeftError(
+                f"{output} holds checkpoints of an earlier run; resume it (resume_from_checkpoint: true), or name "
+                "another folder"
+            )
         if self.is_world_process_zero():
             shutil.rmtree(output / checkpoints.STAGING, ignore_errors=True)
+            for later, folder in checkpoints.steps(output).items():
+                # Of the same run, and written again on the way; left there, they would win at the next resume.
+                if later > step:
+                    shutil.rmtree(folder)
             self.metrics_file.begin(step)
             if self.args.trace_steps:
                 self.traces_file.begin(step)
@@ -271,7 +312,12 @@ class ForkLeftTrainer(Trainer):
         own = {field.name for field in fields(ForkLeftConfig)} - {field.name for field in fields(TrainingArguments)}
         values = {name: getattr(self.args, name) for name in [*_DECISIVE, *sorted(own - _INDIFFERENT)]}
         values |= {"processes": self.accelerator.num_processes, "teacher": self.teacher.identity}
-        values |= {"family": asdict(self.student.family), "questions": len(self.train_dataset)}
+        values |= {"family": asdict(self.student.family), "answerer": self.collector.answerer.identity}
+        values |= {"lr_scheduler_kwargs": self.args.lr_scheduler_kwargs, "optim_args": self.args.optim_args}
+        adapters = getattr(self.model, "peft_config", {})
+        values |= {"adapters": {name: vars(config) for name, config in adapters.items()}}
+        questions = [asdict(example) for example in self.train_dataset]
+        values["questions"] = hashlib.sha256(json.dumps(questions, sort_keys=True).encode()).hexdigest()
         return json.loads(json.dumps(values, default=str))
 
     def _check_same_run(self, folder: Path) -> None:
@@ -294,6 +340,10 @@ class ForkLeftTrainer(Trainer):
         self._saving_to = staging
         try:
             super()._save_checkpoint(model, trial)
+        except OSError:
+            # A half-written checkpoint would keep the disk full.
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
         finally:
             self._saving_to = None
         self.accelerator.wait_for_everyone()
@@ -304,12 +354,31 @@ class ForkLeftTrainer(Trainer):
             (staging / name / _RUN_FILE).write_text(json.dumps(self._decisive(), indent=2) + "\n", encoding="utf-8")
             checkpoints.publish(staging / name, output / name)
             staging.rmdir()
-            checkpoints.rotate(output, self.args.save_total_limit, keep=self.state.best_model_checkpoint)
+            checkpoints.rotate(output, self.args.save_total_limit, best=self.state.best_model_checkpoint)
         self.accelerator.wait_for_everyone()
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         super()._save(output_dir, state_dict)
         self.student.tokenizer.save_pretrained(output_dir or self.args.output_dir)
+
+
+def _sharing(student: Student, teacher: Teacher) -> Student:
+    """The student over the vocabulary that it shares with the teacher. Raises ForkLeftError if there is none."""
+    stop_ids = student.vocabulary.stop_ids
+    if missing := set(stop_ids) - set(teacher.stop_ids):
+        raise ForkLeftError(
+            f"the teacher would not stop at the student's stop ids {sorted(missing)}; make it with the union of both "
+            "models' stop ids"
+        )
+    vocabulary = common_vocabulary(
+        student.tokenizer,
+        teacher.tokenizer,
+        student_rows=student.head_weight.shape[0],
+        teacher_rows=teacher.head_weight.shape[0],
+        mask_id=student.vocabulary.mask_id,
+        stop_ids=tuple(dict.fromkeys([*stop_ids, *teacher.stop_ids])),
+    )
+    return Student(student.model, student.family, vocabulary, student.tokenizer)
 
 
 def _answer_calls(model: torch.nn.Module) -> None:

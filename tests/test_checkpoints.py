@@ -67,5 +67,5 @@ def test_nothing_there(tmp_path):
 def test_rotation_keeps_the_newest_and_the_best(tmp_path, limit, keep, left):
     for step in (2, 4, 10):
         write(tmp_path, step)
-    rotate(tmp_path, limit, keep=None if keep is None else str(tmp_path / f"checkpoint-{keep}"))
+    rotate(tmp_path, limit, best=None if keep is None else f"elsewhere/checkpoint-{keep}")
     assert sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*")) == left

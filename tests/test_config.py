@@ -32,6 +32,7 @@ def test_every_field_of_ours_says_what_it_is():
         ({"passes": 0}, "passes must be at least 1, found 0"),
         ({"max_new_tokens": 0}, "budget must be at least 1 token"),
         ({"trace_steps": -1}, "trace_steps must not be negative"),
+        ({"fp16": True}, "use bf16"),
         ({"remove_unused_columns": True}, "remove_unused_columns would remove the questions"),
     ],
 )

@@ -53,7 +53,12 @@ def test_templates_are_full_of_braces():
         ([{"question": "", "answer": "1"}], "row 0: expected text in question, found ''"),
         ([{"messages": [{"role": "user"}], "answer": "1"}], "row 0: expected messages with role and content"),
         ([{"messages": [], "answer": "1"}], "row 0: expected messages"),
-        ([{"id": "x", "question": "a", "answer": a} for a in "12"], "id 'x' has two answers, '1' and '2'"),
+        (
+            [{"messages": [{"role": "user", "text": "a"}], "answer": "1"}],
+            "row 0: expected messages with role and content",
+        ),
+        ([{"id": "x", "question": q, "answer": "1"} for q in "ab"], "id 'x' has two questions"),
+        ([{"id": "x", "question": "a", "answer": a} for a in "12"], "id 'x' has two answers, '1' and '2' to be"),
     ],
 )
 def test_bad_rows(rows, message):

@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from tiny import plain_copy
 from trainer_runs import ROWS, VERDICTS, make_trainer, state_digest
 
 from forkleft.errors import ForkLeftError
+from forkleft.lab.tokenizer import build_tokenizer
 from forkleft.objective.lessons import Question
 from forkleft.randomness import keyed_generator
+from forkleft.trainer import ForkLeftTrainer
 
 PROGRAM = Path(__file__).with_name("trainer_runs.py")
 
@@ -40,8 +43,10 @@ def test_the_first_update_equals_the_naive_one(tmp_path):
     before, teacher = plain_copy(trainer.student), trainer.teacher.model
     settings, tokenizer = trainer.args.objective_settings(), trainer.student.tokenizer
     seen = []
-    step = trainer.training_step
-    trainer.training_step = lambda model, inputs, count: seen.extend(inputs) or step(model, inputs, count)
+    collect = trainer.collector.collect
+    trainer.collector.collect = lambda examples, *others, **how: (
+        seen.extend(examples) or collect(examples, *others, **how)
+    )
     trainer.train()
 
     def draw(question, stream, candidates, n):
@@ -130,7 +135,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, moment
     for name in ("model.safetensors", "teacher_answers.jsonl"):
         assert (folder / name).read_bytes() == (uninterrupted / name).read_bytes(), name
     assert without_times(folder / "metrics.jsonl") == without_times(uninterrupted / "metrics.jsonl")
-    assert not (folder / "staging").exists()
+    assert not (folder / "_staging").exists()
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path):
@@ -151,6 +156,11 @@ def test_resuming_with_another_configuration_is_refused(tmp_path):
     other = make_trainer(tmp_path, **CHECKPOINTED | {"max_steps": 2, "rho": 0.25, "learning_rate": 1.0})
     with pytest.raises(ForkLeftError, match=r"another configuration: learning_rate was 0.001, is 1.0; rho was 0.5, is"):
         other.train(resume_from_checkpoint=True)
+    rows = [*ROWS[:-1], ROWS[-1] | {"answer": "7"}]
+    with pytest.raises(ForkLeftError, match="another configuration: questions was "):
+        make_trainer(tmp_path, rows=rows, **CHECKPOINTED | {"max_steps": 2}).train(resume_from_checkpoint=True)
+    with pytest.raises(ForkLeftError, match="holds checkpoints of an earlier run; resume it"):
+        make_trainer(tmp_path, **CHECKPOINTED | {"max_steps": 2}).train()
     with pytest.raises(ForkLeftError, match="no whole checkpoint to resume from"):
         make_trainer(tmp_path / "empty").train(resume_from_checkpoint=True)
 
@@ -168,6 +178,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         trainer.train()
     assert not (tmp_path / "checkpoint-4").exists()
+    assert not (tmp_path / "_staging").exists()
     monkeypatch.setattr(torch, "save", save)
     again = make_trainer(tmp_path, **CHECKPOINTED)
     again.train(resume_from_checkpoint=True)
@@ -183,7 +194,6 @@ def test_evaluation_and_the_best_checkpoint(tmp_path):
         eval_strategy="steps",
         eval_steps=2,
         load_best_model_at_end=True,
-        metric_for_best_model="accuracy",
         save_total_limit=1,
         trainer={"eval_dataset": ROWS[:5]},
     )
@@ -225,7 +235,7 @@ def test_lora_trains_saves_and_merges(tmp_path):
     [
         ([], "the data set is empty"),
         ([{"question": "a"}], r"needs the columns answer and question \(or messages\), found question"),
-        ([ROWS[0], ROWS[0] | {"answer": "9"}], "id 'q0' has two answers, '0' and '9'"),
+        ([ROWS[0], ROWS[0] | {"answer": "9"}], "id 'q0' has two answers, '0' and '9' to be"),
         ([ROWS[0] | {"question": "a" * 200}], "question q0: a prompt of 200 tokens .* long_prompts: skip"),
         ([ROWS[0] | {"question": None}], "row 0: expected text in question, found None"),
     ],
@@ -247,6 +257,43 @@ def test_a_reference_over_the_budget_is_cut_and_counted(tmp_path):
     (row, *_) = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert row["references_cut"] == 4
     assert row["route_gold"] == 4
+
+
+def test_a_gradient_that_is_not_finite_stops_before_it_is_taken(tmp_path):
+    trainer = make_trainer(tmp_path)
+    before = copy.deepcopy(trainer.model.state_dict())
+    trainer.student.model.model.layers[0].mlp.up_proj.weight.register_hook(lambda gradient: gradient * float("nan"))
+    with pytest.raises(ForkLeftError, match=r"update 1: the gradient is not finite \(questions q"):
+        trainer.train()
+    assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda teacher: setattr(teacher, "stop_ids", (3,)), r"would not stop at the student's stop ids \[37\]"),
+        (lambda teacher: teacher.tokenizer.add_tokens(["new"]) and None, None),
+        (lambda teacher: setattr(teacher, "tokenizer", build_tokenizer()), "must share a tokenizer"),
+    ],
+    ids=["stop-ids", "an added token is left out", "another tokenizer"],
+)
+def test_student_and_teacher_must_share_a_vocabulary(tmp_path, change, message):
+    trainer = make_trainer(tmp_path)
+    trainer.teacher.tokenizer = copy.deepcopy(trainer.teacher.tokenizer)
+    change(trainer.teacher)
+    again = partial(ForkLeftTrainer, trainer.student, trainer.teacher, trainer.args, ROWS)
+    if message is None:
+        assert again().student.vocabulary == trainer.student.vocabulary
+    else:
+        with pytest.raises(ForkLeftError, match=message):
+            again()
+
+
+def test_a_reference_that_cannot_be_learned_is_refused_at_once(tmp_path):
+    with pytest.raises(ForkLeftError, match="question q0: the reference holds a stop token"):
+        make_trainer(tmp_path, rows=[ROWS[0] | {"solution": "x<stop>#5"}])
+    with pytest.raises(ForkLeftError, match=r"question q0: the reference holds 1 id\(s\) outside the vocabulary"):
+        make_trainer(tmp_path, rows=[ROWS[0] | {"solution": "x?#5"}])
 
 
 def test_a_loss_that_is_not_finite_stops_and_names_the_question(tmp_path):

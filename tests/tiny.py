@@ -89,7 +89,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     """A token for every id of the tiny models: characters, of which `#` marks an answer, and the special ones."""
     tokens = [*"0123456789#abcdefghijklmnopqrstuvwxyz", "<stop>", "<pad>", "<mask>"]
     assert (tokens.index("<stop>"), tokens.index("<pad>"), tokens.index("<mask>")) == (STOP, PAD, MASK)
-    inner = Tokenizer(WordLevel({token: i for i, token in enumerate(tokens)}))
+    inner = Tokenizer(WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="<pad>"))
     inner.pre_tokenizer = Split("", "isolated")
     inner.decoder = Fuse()
     tokenizer = PreTrainedTokenizerFast(

@@ -20,7 +20,7 @@ def draw_curves(metrics: Path, picture: Path) -> None:
     """Draw accuracy of the rollouts, shares of the routes, and losses over the updates."""
     rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     rows = [row for row in rows if "loss" in row]
-    figure = Figure(figsize=(11, 3.4), dpi=150, layout="constrained")
+    figure = Figure(figsize=(11, 3.7), dpi=150, layout="constrained")
     accuracy, routes, losses = figure.subplots(1, 3)
     steps = [row["step"] for row in rows]
 
@@ -45,7 +45,9 @@ def draw_curves(metrics: Path, picture: Path) -> None:
         axes.set_xlabel("update")
         axes.set_xlim(min(steps), max(max(steps), min(steps) + 1))
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8, loc="best")
+        axes.legend(
+            frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=4, handlelength=1.2
+        )
     figure.savefig(picture)
 
 

@@ -118,14 +118,10 @@ class Teacher:
                 found[k] = hidden_TE[[len(asked[k].prompt) - 1 + i for i in asked[k].positions]]
         return [found[k] for k in range(len(asked))]
 
-    def check_room(self, prompt: Sequence[int], new_tokens: int, question: str) -> None:
-        """Raise ForkLeftError naming the question if prompt and continuation exceed the teacher's context."""
-        context = getattr(self.model.config, "max_position_embeddings", None)
-        if context is not None and len(prompt) + new_tokens > context:
-            raise ForkLeftError(
-                f"question {question}: a prompt of {len(prompt)} tokens and a response of up to {new_tokens} exceed "
-                f"the teacher's context of {context}; shorten the prompt or the response budget"
-            )
+    @property
+    def context(self) -> float:
+        """The longest sequence the model was made for."""
+        return getattr(self.model.config, "max_position_embeddings", float("inf"))
 
     def _check_head(self) -> None:
         """Refuse models that do more to their logits than multiply by the head (soft-caps, scales, biases)."""
@@ -138,6 +134,10 @@ class Teacher:
 
     @cached_property
     def _head_is_plain(self) -> bool:
+        # A soft-cap hardly shows in small logits, so the configuration is asked as well.
+        scales = (getattr(self.model.config, name, None) for name in ("final_logit_softcapping", "logit_scale"))
+        if any(scale not in (None, 1.0) for scale in scales):
+            return False
         ids_BT = torch.tensor([[self.stop_ids[0], self.stop_ids[0]]], device=self.model.device)
         logits_V = self.model(input_ids=ids_BT, use_cache=False).logits[0, -1].float()
         hidden_E = self.model.base_model(input_ids=ids_BT, use_cache=False)[0][0, -1]

@@ -25,4 +25,4 @@ def test_curves_of_a_run(tmp_path):
         metrics, picture = tmp_path / "metrics.jsonl", tmp_path / "curves.png"
         metrics.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"step": updates, "train_loss": 1.0}]))
         draw_curves(metrics, picture)
-        assert Image.open(picture).size == (1650, 510)
+        assert Image.open(picture).size == (1650, 555)
