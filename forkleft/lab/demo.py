@@ -45,9 +45,9 @@ def demo(
     if learner.student is None or master.student is not None:
         raise ForkLeftError(f"{student} cannot learn from {teacher}: expected a student and a teacher of the lab")
     console.print(
-        f"[bold]{student}[/], a diffusion model of {learner.card.parameters:,} parameters that hardly ever saw `*`,\n"
-        f"learns from [bold]{teacher}[/], an autoregressive one of {master.card.parameters:,}: "
-        f"{updates} updates of {QUESTIONS} questions.\n",
+        f"[bold]{student}[/], a diffusion model of {learner.card.parameters:,} parameters that hardly\n"
+        f"ever saw `*`, learns from [bold]{teacher}[/], an autoregressive one of\n"
+        f"{master.card.parameters:,}: {updates} updates of {QUESTIONS} questions.\n",
         highlight=False,
     )
     before = _measure(learner, console, "before")
