@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--output", type=Path, metavar="FOLDER", help="a new folder for the run (default runs/demo)")
     demo.add_argument("--student", metavar="NAME", default="student-block", help="default student-block")
     demo.add_argument("--teacher", metavar="NAME", default="teacher-strong", help="default teacher-strong")
-    demo.add_argument("--updates", type=int, metavar="N", help="updates to train for (default 100)")
+    demo.add_argument("--updates", type=int, metavar="N", help="updates to train for (default 40)")
 
     lab = commands.add_parser("lab", help="the bundled miniature world", description="The bundled miniature world.")
     lab_commands = lab.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -8,6 +8,7 @@ import pytest
 
 from forkleft import __version__
 from forkleft.cli import main
+from forkleft.lab.models import MODELS
 
 ROOT = Path(__file__).parents[1]
 
@@ -89,6 +90,12 @@ def test_a_reader_that_goes_away_is_no_error():
     assert done.stderr == ""
 
 
+def test_lab_routes_json(capsys):
+    code, out, err = run(capsys, "lab", "routes", "--student", "student-block", "--set", "chain-9", "--json")
+    assert (code, out) == (2, "")
+    assert "no held-out set 'chain-9'" in err
+
+
 def test_lab_accuracy_json(capsys):
     code, out, _ = run(capsys, "lab", "accuracy", "--model", "teacher-weak", "--set", "chain-2", "--json")
     row = json.loads(out)
@@ -115,5 +122,5 @@ def test_a_wheel_works_elsewhere(tmp_path):
     call(python, "-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "requirements.lock"), str(wheel))
     forkleft = str(tmp_path / "venv" / "bin" / "forkleft")
     assert "question" in call(forkleft, "lab", "sample", "--steps", "4", "--count", "3", "--seed", "1")
-    rows = call(forkleft, "lab", "accuracy", "--json").splitlines()
-    assert {json.loads(row)["model"] for row in rows} >= {"teacher-strong", "teacher-medium", "teacher-weak"}
+    rows = call(forkleft, "lab", "accuracy", "--set", "choice-2", "--json").splitlines()
+    assert [json.loads(row)["model"] for row in rows] == list(MODELS)

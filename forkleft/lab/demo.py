@@ -26,7 +26,7 @@ from forkleft.teacher import Teacher
 from forkleft.trainer import ForkLeftTrainer
 
 SETS = ("chain-3", "chain-4", "chain-5")
-UPDATES, QUESTIONS = 100, 48
+UPDATES, QUESTIONS = 40, 48
 _SEED = 1
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from forkleft.errors import ForkLeftError
+from forkleft.lab import pretrain
 from forkleft.lab.models import FAMILIES, MODELS, lab_student, load_folder, load_model
 from forkleft.lab.pretrain import (
     STUDENTS,
@@ -17,10 +18,16 @@ from forkleft.lab.pretrain import (
     train_student,
     train_teacher,
 )
-from forkleft.lab.questions import training_stream
+from forkleft.lab.questions import held_out, training_stream
 from forkleft.lab.tokenizer import END_OF_TURN, build_tokenizer
 from forkleft.objective.denoising import Example, denoising_loss
 from forkleft.randomness import keyed_generator
+
+
+@pytest.fixture
+def few_questions(monkeypatch):
+    """What is measured when a training ends is not what these tests are about."""
+    monkeypatch.setattr(pretrain, "held_out", lambda name: held_out(name, 4))
 
 
 def test_training_is_deterministic_in_its_recipe():
@@ -51,7 +58,7 @@ def test_student_training_is_deterministic_and_learns(family):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_the_cards_command_reaches_the_same_weights_step_by_step(name, tmp_path):
+def test_the_cards_command_reaches_the_same_weights_step_by_step(name, tmp_path, few_questions):
     """A few steps of the card's own command, twice: the same bytes. The whole command takes minutes to run."""
     card = load_model(name).card
     role, _, kind, *_ = words = card.command.split()[3:]
@@ -108,7 +115,7 @@ def test_main_writes_a_model_with_a_card(tmp_path):
 
 
 @pytest.mark.slow
-def test_main_writes_a_student(tmp_path):
+def test_main_writes_a_student(tmp_path, few_questions):
     folder = tmp_path / "student"
     main(["student", "--family", "shifted", "--steps", "2", "--causal-steps", "1", "--output", str(folder)])
     loaded = load_folder(folder)
