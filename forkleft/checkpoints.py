@@ -23,7 +23,7 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 def publish(staged: Path, final: Path) -> None:
     """Write the manifest of a staged folder, flush it to disk, and give it its name."""
     files = sorted(path for path in staged.rglob("*") if path.is_file() and path.name != MANIFEST)
-    digests = {str(path.relative_to(staged)): _digest(path) for path in files}
+    digests = {str(path.relative_to(staged)): file_digest(path) for path in files}
     manifest = staged / MANIFEST
     manifest.write_text(json.dumps(digests, indent=2) + "\n", encoding="utf-8")
     for path in [*files, manifest, staged]:
@@ -47,7 +47,7 @@ def fault(folder: Path) -> str | None:
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
-        if _digest(path) != digest:
+        if file_digest(path) != digest:
             return f"{name} is damaged"
     return None
 
@@ -89,7 +89,8 @@ def rotate(output: Path, limit: int | None, *, best: str | None) -> None:
         shutil.rmtree(path)
 
 
-def _digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """sha256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

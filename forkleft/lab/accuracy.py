@@ -18,6 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from forkleft import prompts
 from forkleft.lab.models import LabModel, Tally, load_model
 from forkleft.lab.questions import LETTERS, Question, held_out
 from forkleft.objective.readouts import Reading, prefix_hidden
@@ -80,8 +81,7 @@ def protocol_of(items: Sequence[Question]) -> str:
 
 def prompt_ids(lab_model: LabModel, items: Sequence[Question]) -> list[list[int]]:
     """Each question through the chat template."""
-    turns = [[{"role": "user", "content": item.prompt}] for item in items]
-    return lab_model.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)["input_ids"]
+    return [prompts.prompt_ids(lab_model.tokenizer, [{"role": "user", "content": item.prompt}]) for item in items]
 
 
 @torch.inference_mode()
@@ -105,8 +105,8 @@ def _native_records(lab_model: LabModel, items: Sequence[Question]) -> list[Reco
 @torch.inference_mode()
 def _causal_slot_records(lab_model: LabModel, items: Sequence[Question]) -> list[Record]:
     prefix = _slot_prefix(lab_model)
-    prompts = [prompt + prefix for prompt in prompt_ids(lab_model, items)]
-    batch = lab_model.tokenizer.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
+    slots = [prompt + prefix for prompt in prompt_ids(lab_model, items)]
+    batch = lab_model.tokenizer.pad({"input_ids": slots}, padding_side="left", return_tensors="pt")
     return _letter_records(lab_model, items, lab_model.model(**batch, logits_to_keep=1).logits[:, -1])
 
 

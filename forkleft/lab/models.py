@@ -4,7 +4,6 @@ A card (`card.json`, and `README.md` for people) gives the data, the recipe, the
 their digest, and the accuracy measured when the training ended.
 """
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
+from forkleft.checkpoints import file_digest
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.statistics import wilson_interval
 from forkleft.lab.questions import HELD_OUT_SETS
@@ -110,7 +110,7 @@ def load_folder(folder: Path) -> LabModel:
     weights = folder / _WEIGHT_FILE
     if not weights.is_file():
         raise ForkLeftError(f"{weights} is missing; reinstall forkleft, or train it again: {card.command}")
-    if (found := _sha256(weights)) != card.sha256:
+    if (found := file_digest(weights)) != card.sha256:
         raise ForkLeftError(
             f"{weights} is damaged: its card gives sha256 {card.sha256[:12]}…, found {found[:12]}…; "
             f"reinstall forkleft, or train it again: {card.command}"
@@ -145,7 +145,7 @@ def save_model(folder: Path, lab_model: LabModel) -> None:
     model, tokenizer = lab_model.model, lab_model.tokenizer
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    card = asdict(lab_model.card) | {"parameters": model.num_parameters(), "sha256": _sha256(folder / _WEIGHT_FILE)}
+    card = asdict(lab_model.card) | {"parameters": model.num_parameters(), "sha256": file_digest(folder / _WEIGHT_FILE)}
     (folder / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     (folder / "README.md").write_text(_page(read_card(folder)), encoding="utf-8")
 
@@ -194,8 +194,3 @@ def _steps(card: Card) -> str:
     return (
         f"{steps:,} steps" if not causal else f"{causal:,} steps of next-token prediction, then {steps:,} of denoising,"
     )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -28,6 +28,7 @@ from forkleft.lab.models import LAB_VERSION, Card, LabModel, lab_student, save_m
 from forkleft.lab.questions import EQUAL_SHARES, HELD_OUT_SETS, Question, check_shares, held_out, training_stream
 from forkleft.lab.tokenizer import END_OF_TEXT, END_OF_TURN, build_tokenizer
 from forkleft.objective.denoising import Example, denoising_loss
+from forkleft.prompts import prompt_ids
 from forkleft.randomness import keyed_generator
 from forkleft.students import Student
 
@@ -95,8 +96,7 @@ def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForC
 
 def encode(question: Question, tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
     """Prompt ids and response ids (with the stop token) of a question and its reference solution."""
-    turn = [{"role": "user", "content": question.prompt}]
-    prompt = tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=True)["input_ids"]
+    prompt = prompt_ids(tokenizer, [{"role": "user", "content": question.prompt}])
     return prompt, tokenizer.encode(question.solution + END_OF_TURN, add_special_tokens=False)
 
 
