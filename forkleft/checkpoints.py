@@ -35,6 +35,21 @@ def publish(staged: Path, final: Path) -> None:
     _flush(final.parent)
 
 
+def move_files(staged: Path, final: Path) -> None:
+    """Move the files of a model that was written whole over those of an older one, and remove the folder.
+
+    Weight files that the new model does not have, because it is cut into other shards, go.
+    """
+    names = {path.name for path in staged.iterdir()}
+    for path in staged.iterdir():
+        _flush(path)
+        path.replace(final / path.name)
+    for old in [*final.glob("model*.safetensors"), *final.glob("model*.safetensors.index.json")]:
+        if old.name not in names:
+            old.unlink()
+    staged.rmdir()
+
+
 def fault(folder: Path) -> str | None:
     """Why a checkpoint is not whole, or None if it is."""
     try:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+import torch
+
 from forkleft.config import ForkLeftConfig
 from forkleft.data import Example
 from forkleft.errors import ForkLeftError
@@ -37,6 +39,9 @@ class Clock:
         try:
             yield
         finally:
+            if torch.cuda.is_available():
+                # Or the next phase would be charged with what this one left to do.
+                torch.cuda.synchronize()
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
@@ -68,6 +73,8 @@ class Collector:
     ) -> None:
         self.student, self.teacher, self.answerer, self.cache, self.config = student, teacher, answerer, cache, config
         self.settings = config.objective_settings()
+        # The teacher's answer to a question stays the same, and so does its verdict.
+        self._teacher_right: dict[tuple[str, str], bool] = {}
 
     def write(self, examples: Sequence[Example], *, update: int) -> list[Trajectory]:
         """The student's responses, in the order of training. `update` keys what is random in it."""
@@ -96,7 +103,7 @@ class Collector:
             expected = [example.answer for example in examples]
             written = [trajectory.text for trajectory in trajectories]
             student_right = verify_batch(written, expected, config.verifier)
-            teacher_right = verify_batch([answer.text for answer in answers], expected, config.verifier)
+            teacher_right = self._teacher_verdicts([answer.text for answer in answers], expected)
         references = [self._reference(one, answer) for one, answer in zip(examples, answers, strict=True)]
         lessons = []
         for k, example in enumerate(examples):
@@ -112,6 +119,13 @@ class Collector:
         with clock.phase("teacher"):
             lessons = self._taught(examples, lessons)
         return Collected(lessons, trajectories, [cut for _, cut in references])
+
+    def _teacher_verdicts(self, texts: list[str], expected: list[str]) -> list[bool]:
+        pairs = list(zip(texts, expected, strict=True))
+        new = list(dict.fromkeys(pair for pair in pairs if pair not in self._teacher_right))
+        verdicts = verify_batch([text for text, _ in new], [answer for _, answer in new], self.config.verifier)
+        self._teacher_right |= zip(new, verdicts, strict=True)
+        return [self._teacher_right[pair] for pair in pairs]
 
     def _reference(self, example: Example, answer: Answer) -> tuple[list[int] | None, bool]:
         """The ids of the reference with the student's stop id, if that fits the budget, and whether it was cut.

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from transformers import TrainingArguments
 
 from forkleft.errors import ForkLeftError
@@ -84,6 +85,7 @@ class ForkLeftConfig(TrainingArguments):
     logging_steps: float = _option(1, "Updates between two lines of the log.")
     logging_nan_inf_filter: bool = _option(False, "A loss that is not finite stops the training instead.")
     remove_unused_columns: bool = _option(False, "The columns of the data are questions and answers, not model inputs.")
+    bf16: bool | None = _option(None, "Autocast to bfloat16, over float32 weights. Default: where the GPU can.")
     report_to: str | list[str] | None = field(
         default="none", metadata={"help": "Trackers beside metrics.jsonl, which is always written."}
     )
@@ -92,11 +94,17 @@ class ForkLeftConfig(TrainingArguments):
         """Check what the method needs, then what Transformers does."""
         if self.load_best_model_at_end and self.metric_for_best_model is None:
             self.metric_for_best_model = "accuracy"
+        if self.bf16 is None:
+            self.bf16 = not self.use_cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported()
         super().__post_init__()
         if self.data_seed is None:
             self.data_seed = self.seed
         self.objective_settings()
-        choices = {"rollout_order": tuple(ORDERS), "long_prompts": ("refuse", "skip")}
+        choices = {
+            "rollout_order": tuple(ORDERS),
+            "long_prompts": ("refuse", "skip"),
+            "train_sampling_strategy": ("random", "sequential"),
+        }
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ForkLeftError(f"{name} must be one of {', '.join(known)}, found {getattr(self, name)!r}")

@@ -73,6 +73,12 @@ class StepFile:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
+    def flush(self) -> None:
+        """Have the rows on disk before a checkpoint is that relies on them."""
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+
 
 def _parsed(line: str) -> dict[str, Any] | None:
     """A row, or None for a line that a crash has torn."""

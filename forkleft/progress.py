@@ -14,8 +14,8 @@ _PLAIN_SECONDS = 20.0
 class ProgressLine(TrainerCallback):
     """Updates done, loss, how often student and teacher are right, and the time left."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, *, bar: bool = True) -> None:
+        self.console, self._draw = console, bar and console.is_terminal
         self._said_at = 0.0
         self._bar: Progress | None = None
 
@@ -23,7 +23,7 @@ class ProgressLine(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
         """Draw the line."""
-        if not state.is_world_process_zero or not self.console.is_terminal:
+        if not state.is_world_process_zero or not self._draw:
             return
         columns = [TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
         self._bar = Progress(*columns, TextColumn("{task.fields[told]}"), console=self.console)
@@ -55,6 +55,10 @@ class ProgressLine(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
         """Leave the line as it stands."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Leave the terminal to others, also after an error."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -12,7 +12,6 @@ from pathlib import Path
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from transformers.trainer_callback import PrinterCallback
 
 from forkleft.config import ForkLeftConfig
 from forkleft.errors import ForkLeftError
@@ -20,7 +19,6 @@ from forkleft.evaluate.statistics import mcnemar, paired_gain
 from forkleft.lab.accuracy import MAX_NEW_TOKENS, Measurement, measure
 from forkleft.lab.models import STUDENTS, TEACHERS, LabModel, load_model
 from forkleft.lab.questions import held_out, training_stream
-from forkleft.progress import ProgressLine
 from forkleft.report.curves import draw_curves
 from forkleft.teacher import Teacher
 from forkleft.trainer import ForkLeftTrainer
@@ -51,7 +49,7 @@ def demo(
         highlight=False,
     )
     before = _measure(learner, console, "before")
-    _train(learner, master, folder, updates, console)
+    _train(learner, master, folder, updates)
     after = _measure(learner, console, "after")
     rows = [_compared(name, before[name], after[name]) for name in SETS]
     (folder / "result.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
@@ -79,7 +77,7 @@ def _measure(lab_model: LabModel, console: Console, when: str) -> dict[str, Meas
     return found
 
 
-def _train(learner: LabModel, master: LabModel, folder: Path, updates: int, console: Console) -> None:
+def _train(learner: LabModel, master: LabModel, folder: Path, updates: int) -> None:
     config = ForkLeftConfig(
         str(folder),
         max_steps=updates,
@@ -99,7 +97,6 @@ def _train(learner: LabModel, master: LabModel, folder: Path, updates: int, cons
         prompt_template="{question}",
         trace_steps=max(1, updates // 4),
         save_strategy="no",
-        disable_tqdm=True,
         dataloader_pin_memory=False,
         use_cpu=True,
         seed=_SEED,
@@ -113,9 +110,7 @@ def _train(learner: LabModel, master: LabModel, folder: Path, updates: int, cons
         master.model, master.tokenizer, stop_ids=learner.student.vocabulary.stop_ids, batch_size=QUESTIONS
     )
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    trainer = ForkLeftTrainer(learner.student, teacher, config, rows, callbacks=[ProgressLine(console)])
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
+    ForkLeftTrainer(learner.student, teacher, config, rows).train()
 
 
 def _compared(name: str, before: Measurement, after: Measurement) -> dict:

@@ -25,6 +25,13 @@ _CHAT_TEMPLATE = (
     "{%- if add_generation_prompt -%}{{ '<|assistant|>' }}{%- endif -%}"
 )
 
+# How to cut an answer out of the text, for servers that would otherwise take these models for Qwen's chat models.
+_RESPONSE_TEMPLATE = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": ASSISTANT,
+    "fields": {"content": {"close": [END_OF_TURN, END_OF_TEXT], "content": "text"}},
+}
+
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """A fast tokenizer over printable ASCII; any other character becomes the unknown token."""
@@ -41,6 +48,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         eos_token=END_OF_TURN,
         additional_special_tokens=[SYSTEM, USER, ASSISTANT, END_OF_TEXT],
         chat_template=_CHAT_TEMPLATE,
+        response_template=_RESPONSE_TEMPLATE,
         clean_up_tokenization_spaces=False,
         padding_side="left",
         model_max_length=512,

@@ -17,6 +17,9 @@ from typing import Protocol
 from forkleft.errors import ForkLeftError
 from forkleft.prompts import Message
 
+# Enough for full batches of prompts of like length.
+_ASKED_AT_ONCE = 256
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -112,10 +115,15 @@ def answer_key(identity: str, messages: Sequence[Message], max_new_tokens: int) 
 def cached_answers(
     teacher: Answerer, cache: AnswerCache, conversations: Sequence[Sequence[Message]], *, max_new_tokens: int
 ) -> list[Answer]:
-    """The teacher's answers, asked for only where the cache has none, and kept there."""
+    """The teacher's answers, asked for only where the cache has none, and kept there.
+
+    They are kept as they come, so that little is lost if a long row of questions is broken off.
+    """
     keys = [answer_key(teacher.identity, messages, max_new_tokens) for messages in conversations]
     missing = {key: messages for key, messages in zip(keys, conversations, strict=True) if cache.get(key) is None}
-    if missing:
-        found = teacher.answers(list(missing.values()), max_new_tokens=max_new_tokens)
-        cache.put(dict(zip(missing, found, strict=True)))
+    unknown = list(missing.items())
+    for start in range(0, len(unknown), _ASKED_AT_ONCE):
+        part = dict(unknown[start : start + _ASKED_AT_ONCE])
+        found = teacher.answers(list(part.values()), max_new_tokens=max_new_tokens)
+        cache.put(dict(zip(part, found, strict=True)))
     return [cache.get(key) for key in keys]

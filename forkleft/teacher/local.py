@@ -3,8 +3,6 @@
 Shapes: T tokens, S positions asked for, E the teacher's width, V the rows of its head.
 """
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,11 +11,9 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from forkleft.errors import ForkLeftError
+from forkleft.identity import fingerprint
 from forkleft.prompts import Message, prompt_ids
 from forkleft.teacher.answers import Answer
-
-# Numbers of each parameter that the fingerprint looks at.
-_SAMPLE = 64
 
 
 @dataclass(frozen=True)
@@ -48,19 +44,19 @@ class Teacher:
 
     @cached_property
     def identity(self) -> str:
-        """A digest of configuration, stop ids and a sample of every parameter: other weights, another identity."""
-        digest = hashlib.sha256(json.dumps([self.model.config.to_dict(), self.stop_ids], default=str).encode())
-        digest.update((self.tokenizer.chat_template or "").encode())
-        for name, parameter in self.model.named_parameters():
-            flat = parameter.detach().flatten()
-            sample = flat[:: max(1, len(flat) // _SAMPLE)][:_SAMPLE].float().cpu()
-            digest.update(f"{name}{tuple(parameter.shape)}".encode() + sample.numpy().tobytes())
-        return digest.hexdigest()
+        """A fingerprint of model, stop ids and chat template: other weights, another identity."""
+        template = self.tokenizer.chat_template
+        return fingerprint(self.model, [*map(str, self.stop_ids), template if isinstance(template, str) else ""])
 
     @property
     def head_weight(self) -> torch.Tensor:
         """`weight_VE` of the output head."""
         return self.model.get_output_embeddings().weight
+
+    def place(self, device: torch.device) -> None:
+        """Move the model to a device, unless it was loaded onto several, or in a quantised form that stays put."""
+        if not hasattr(self.model, "hf_device_map") and not getattr(self.model, "is_quantized", False):
+            self.model.to(device)
 
     @torch.no_grad()
     def answers(self, conversations: Sequence[Sequence[Message]], *, max_new_tokens: int) -> list[Answer]:

@@ -4,6 +4,7 @@ The server gives the teacher's own answers d, which decide the routes. Its distr
 the model in memory (`teacher/local.py`).
 """
 
+import http.client
 import json
 import time
 import urllib.error
@@ -65,7 +66,7 @@ class AnswerServer:
                 reason = f"HTTP {error.code}: {error.read(200).decode(errors='replace')}"
                 if error.code < 500 and error.code not in (408, 429):
                     break
-            except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, IndexError) as error:
                 reason = f"{type(error).__name__}: {error}"
         raise ForkLeftError(
             f"no answer from {self.url} (model {self.model!r}) in {attempt + 1} attempt(s): {reason:.300}; "

@@ -1,11 +1,21 @@
 import json
+import os
+import socket
+import subprocess
+import sys
 import threading
+import time
+import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from forkleft.errors import ForkLeftError
-from forkleft.teacher import Answer, AnswerCache, AnswerServer, cached_answers
+from forkleft.lab.models import load_model, model_path
+from forkleft.lab.questions import held_out
+from forkleft.teacher import Answer, AnswerCache, AnswerServer, Teacher, cached_answers
+from forkleft.vocabulary import resolve_stop_ids
 
 
 def reply(text, finish="stop"):
@@ -92,3 +102,49 @@ def test_nobody_there():
     server = AnswerServer("http://127.0.0.1:9", "tiny", attempts=2, pause=0.001)
     with pytest.raises(ForkLeftError, match=r"no answer from http://127.0.0.1:9 .* in 2 attempt\(s\): URLError"):
         server.answers([QUESTION], max_new_tokens=7)
+
+
+@pytest.fixture(scope="module")
+def transformers_serve():
+    """The real server of Transformers on loopback, with a teacher of the lab."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    model = str(model_path("teacher-strong"))
+    command = [str(Path(sys.executable).with_name("transformers")), "serve", model, "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--device", "cpu", "--dtype", "float32"]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(240):
+            assert process.poll() is None, "transformers serve ended"
+            try:
+                urllib.request.urlopen(f"{url}/health", timeout=1)
+                break
+            except OSError:
+                time.sleep(0.5)
+        yield f"{url}/v1", model
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_answers_of_a_real_server_equal_those_of_the_model_in_memory(transformers_serve, tmp_path):
+    url, name = transformers_serve
+    lab_model = load_model("teacher-strong")
+    teacher = Teacher(
+        lab_model.model, lab_model.tokenizer, stop_ids=resolve_stop_ids(lab_model.tokenizer, None), batch_size=1
+    )
+    questions = held_out("chain-3", 4)
+    asked = [[{"role": "user", "content": one.prompt}] for one in questions]
+    server = AnswerServer(url, name, concurrency=2)
+    cache = AnswerCache(tmp_path / "answers")
+    found = cached_answers(server, cache, asked, max_new_tokens=60)
+    assert found == teacher.answers(asked, max_new_tokens=60)
+    assert [answer.text for answer in found] == [one.solution for one in questions]
+    cut = server.answers(asked[:1], max_new_tokens=5)
+    assert cut == teacher.answers(asked[:1], max_new_tokens=5)
+    assert not cut[0].stopped
+    with pytest.raises(ForkLeftError, match="does it serve that model"):
+        AnswerServer(url, "no/such-model", attempts=1).answers(asked[:1], max_new_tokens=5)

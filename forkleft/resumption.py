@@ -1,0 +1,81 @@
+"""Whether a checkpoint may be resumed: it must belong to the same run, and hold all that the run needs to go on."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainingArguments
+
+from forkleft.config import ForkLeftConfig
+from forkleft.data import Example
+from forkleft.errors import ForkLeftError
+from forkleft.identity import fingerprint
+from forkleft.students.student import Student
+
+RUN_FILE = "forkleft.json"
+# What decides what is learned, beside the options of the method: a run is not resumed with other values.
+_DECISIVE = (
+    "seed",
+    "data_seed",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "dataloader_drop_last",
+    "train_sampling_strategy",
+    "learning_rate",
+    "lr_scheduler_type",
+    "lr_scheduler_kwargs",
+    "warmup_steps",
+    "num_train_epochs",
+    "max_steps",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "optim",
+    "optim_args",
+    "bf16",
+)
+_INDIFFERENT = {"rollout_batch_size", "answer_cache", "trace_steps"}
+
+
+def decisive(
+    args: ForkLeftConfig,
+    student: Student,
+    model: torch.nn.Module,
+    examples: Sequence[Example],
+    *,
+    teacher: str,
+    answerer: str,
+    processes: int,
+) -> dict[str, Any]:
+    """All that decides what a run learns, as it is kept in a checkpoint. teacher, answerer: their identities."""
+    own = {field.name for field in fields(ForkLeftConfig)} - {field.name for field in fields(TrainingArguments)}
+    values = {name: getattr(args, name) for name in [*_DECISIVE, *sorted(own - _INDIFFERENT)]}
+    values |= {"family": asdict(student.family), "teacher": teacher, "answerer": answerer, "processes": processes}
+    adapters = getattr(model, "peft_config", {})
+    values["adapters"] = {name: vars(config) for name, config in adapters.items()}
+    if adapters:
+        # A checkpoint holds the adapters alone; all other weights come from the student that is given.
+        values["student"] = fingerprint(student.model)
+    questions = [asdict(example) for example in examples]
+    values["questions"] = hashlib.sha256(json.dumps(questions, sort_keys=True).encode()).hexdigest()
+    return json.loads(json.dumps(values, default=str))
+
+
+def check_resumable(folder: Path, ours: dict[str, Any]) -> None:
+    """Raise ForkLeftError if a checkpoint belongs to another configuration, or has no optimiser state."""
+    theirs = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    differing = [name for name in ours | theirs if ours.get(name) != theirs.get(name)]
+    if differing:
+        told = "; ".join(f"{name} was {theirs.get(name)!r}, is {ours.get(name)!r}" for name in differing)
+        raise ForkLeftError(f"{folder} belongs to another configuration: {told}; restore these, or start a new run")
+    if not list(folder.glob("optimizer*")):
+        raise ForkLeftError(
+            f"{folder} holds no optimiser state (it was saved with save_only_model), so that the run cannot go on as "
+            "it would have; start a new run from its weights"
+        )
