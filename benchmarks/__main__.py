@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import loss, readout, rollout
+from benchmarks import growth, loss, readout, rollout, update
 
 THREADS = 1
 
@@ -20,7 +20,7 @@ def main() -> int:
     torch.set_num_threads(THREADS)
     console = Console()
     results = []
-    for module in (rollout, readout, loss):
+    for module in (rollout, readout, loss, update, growth):
         with console.status(module.__name__):
             results += module.run()
     table = Table(title="Benchmarks", caption=f"median of interleaved repeats, {THREADS} thread")

@@ -1,4 +1,4 @@
-"""The model that the rows of the table share, and a plain copy of it."""
+"""The models that the rows of the table share, and plain copies of them."""
 
 import copy
 
@@ -8,24 +8,29 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from forkleft.students import Family, Student
 
 
-def student(vocabulary: int, block_size: int) -> Student:
-    """Qwen3, 4 layers, width 128, random; its last two ids are mask and stop."""
-    torch.manual_seed(0)
+def qwen3(vocabulary: int, *, width: int = 128, seed: int = 0) -> PreTrainedModel:
+    """Qwen3, 4 layers, random."""
+    torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=vocabulary,
-        hidden_size=128,
-        intermediate_size=384,
+        hidden_size=width,
+        intermediate_size=3 * width,
         num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=32,
+        head_dim=width // 4,
         max_position_embeddings=4096,
         initializer_range=0.1,
         pad_token_id=None,
         bos_token_id=None,
         eos_token_id=None,
     )
-    model = Qwen3ForCausalLM(config).eval()
+    return Qwen3ForCausalLM(config).eval()
+
+
+def student(vocabulary: int, block_size: int, *, width: int = 128) -> Student:
+    """That model as a student; its last two ids are mask and stop."""
+    model = qwen3(vocabulary, width=width)
     return Student.from_model(model, Family("block", block_size), vocabulary - 1, [vocabulary - 2])
 
 
@@ -36,7 +41,7 @@ def plain(one: Student) -> PreTrainedModel:
     return model
 
 
-def random_ids(rows: int, length: int, vocabulary: int) -> list[list[int]]:
+def random_ids(rows: int, length: int, vocabulary: int, *, seed: int = 1) -> list[list[int]]:
     """Prompts without special ids."""
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, vocabulary - 2, (rows, length), generator=generator).tolist()

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from forkleft.config import ForkLeftConfig
     from forkleft.objective.routes import Route
     from forkleft.rollout import Trajectory, generate
-    from forkleft.students import Family, Student
-    from forkleft.teacher import Teacher
+    from forkleft.students import Family, Student, convert, load_student, save_student
+    from forkleft.teacher import Teacher, load_teacher
     from forkleft.trainer import ForkLeftTrainer
 
 __version__ = "0.1.0.dev0"
@@ -27,7 +27,11 @@ __all__ = [
     "Student",
     "Teacher",
     "Trajectory",
+    "convert",
     "generate",
+    "load_student",
+    "load_teacher",
+    "save_student",
     "verify",
 ]
 
@@ -39,7 +43,11 @@ _HOME = {
     "Student": "forkleft.students",
     "Teacher": "forkleft.teacher",
     "Trajectory": "forkleft.rollout",
+    "convert": "forkleft.students",
     "generate": "forkleft.rollout",
+    "load_student": "forkleft.students",
+    "load_teacher": "forkleft.teacher",
+    "save_student": "forkleft.students",
 }
 
 

@@ -21,9 +21,12 @@ def model_card(student: Student, teacher: Teacher, config: ForkLeftConfig, quest
         "ρ, μ, δ, λ": f"{config.rho:g}, {config.mu:g}, {config.delta:g}, {config.rank_weight:g}",
         "seed": str(config.seed),
     }
-    last = [row for row in state.log_history if "eval_accuracy" in row]
-    if last:
-        values["accuracy in evaluation"] = f"{last[-1]['eval_accuracy']:.1%} of {last[-1]['eval_count']}"
+    evaluated = [row for row in state.log_history if "eval_accuracy" in row]
+    if evaluated:
+        # The weights beside the card are the last ones, or the best.
+        step = state.best_global_step if config.load_best_model_at_end else None
+        row = next((row for row in evaluated if row["step"] == step), evaluated[-1])
+        values["accuracy in evaluation"] = f"{row['eval_accuracy']:.1%} of {row['eval_count']}, at update {row['step']}"
     return "\n".join(
         [
             "---",

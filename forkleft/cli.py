@@ -35,7 +35,11 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0, or 2 for a user's mistake."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and not options.takes_options:
+        parser.error(f"unknown {' '.join(rest)}")
+    options.rest = rest
     try:
         options.run(options)
     except ForkLeftError as error:
@@ -68,6 +72,24 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--teacher", metavar="NAME", default="teacher-strong", help="default teacher-strong")
     demo.add_argument("--updates", type=int, metavar="N", help="updates to train for (default 40)")
 
+    train = _command(commands, "train", _train, "train a student as a recipe says", takes_options=True)
+    answer = _command(
+        commands, "answer", _answer, "ask the teacher of a recipe ahead of the training", takes_options=True
+    )
+    for command in (train, answer):
+        command.usage = f"{command.prog} --config FILE [--OPTION VALUE ...]"
+        command.epilog = "Every option of the recipe can be given behind it and then wins: --learning_rate 1e-6."
+        command.add_argument("--config", type=Path, metavar="FILE", help="a recipe, such as recipes/lab.yaml")
+        command.add_argument("--options", action="store_true", help="list all options, and what they do")
+
+    convert = _command(commands, "convert", _convert, "turn an autoregressive checkpoint into a student")
+    convert.add_argument("--model", required=True, metavar="FOLDER", help="a folder or a repository of the hub")
+    convert.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="a new folder for the student")
+    convert.add_argument("--family", required=True, metavar="NAME", help="what it is to become (docs/models.md)")
+    convert.add_argument("--mask-token", metavar="TOKEN", help="a reserved token, or a new one (default: the family's)")
+    convert.add_argument("--block-size", type=int, metavar="N", help="tokens a block (default: the family's)")
+    convert.add_argument("--gguf-file", metavar="FILE", help="the GGUF file in the folder or repository")
+
     lab = commands.add_parser("lab", help="the bundled miniature world", description="The bundled miniature world.")
     lab_commands = lab.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
@@ -99,12 +121,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command(
-    commands: argparse._SubParsersAction, name: str, run: Callable[[argparse.Namespace], None], summary: str
+    commands: argparse._SubParsersAction,
+    name: str,
+    run: Callable[[argparse.Namespace], None],
+    summary: str,
+    *,
+    takes_options: bool = False,
 ) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     # Also behind the command, where people put it; SUPPRESS keeps the one in front of it.
     parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, takes_options=takes_options)
     return parser
 
 
@@ -128,6 +155,58 @@ def _demo(options: argparse.Namespace) -> None:
     _hide_loading_bars()
     updates = UPDATES if options.updates is None else options.updates
     demo(options.output, student=options.student, teacher=options.teacher, updates=updates)
+
+
+def _train(options: argparse.Namespace) -> None:
+    _run_recipe(options, "train")
+
+
+def _answer(options: argparse.Namespace) -> None:
+    _run_recipe(options, "answer")
+
+
+def _run_recipe(options: argparse.Namespace, task: str) -> None:
+    from forkleft import recipes
+
+    if options.options:
+        _list_options()
+        return
+    if options.config is None:
+        raise ForkLeftError(
+            "expected a recipe: --config recipes/lab.yaml, for instance; --options lists what is in one"
+        )
+    recipe, config = recipes.read_recipe(options.config, options.rest)
+    from forkleft import runs
+
+    _hide_loading_bars()
+    getattr(runs, task)(recipe, config)
+
+
+def _list_options() -> None:
+    from rich.console import Console
+
+    from forkleft.recipes import default_of, options
+
+    console = Console()
+    for name, option in options().items():
+        console.print(f"[bold]{name}[/]  [dim]default {default_of(option)!r}[/]", highlight=False)
+        if text := option.metadata.get("help"):
+            console.print(f"    {' '.join(text.split())}", highlight=False, markup=False)
+
+
+def _convert(options: argparse.Namespace) -> None:
+    from forkleft.students import convert
+
+    _hide_loading_bars()
+    convert(
+        options.model,
+        options.output,
+        family=options.family,
+        mask_token=options.mask_token,
+        block_size=options.block_size,
+        gguf_file=options.gguf_file,
+    )
+    print(f"{options.output}: a student of family {options.family}, to be trained before it can write")
 
 
 def _lab_sample(options: argparse.Namespace) -> None:

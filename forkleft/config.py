@@ -1,6 +1,7 @@
 """`ForkLeftConfig`: all of `TrainingArguments`, and the options of the method."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from transformers import TrainingArguments
 from forkleft.errors import ForkLeftError
 from forkleft.objective.lessons import ObjectiveSettings
 from forkleft.rollout.orders import ORDERS
+from forkleft.verify import KINDS
 
 
 def _option(default: Any, text: str) -> Any:
@@ -101,6 +103,7 @@ class ForkLeftConfig(TrainingArguments):
             self.data_seed = self.seed
         self.objective_settings()
         choices = {
+            "verifier": KINDS,
             "rollout_order": tuple(ORDERS),
             "long_prompts": ("refuse", "skip"),
             "train_sampling_strategy": ("random", "sequential"),
@@ -121,6 +124,11 @@ class ForkLeftConfig(TrainingArguments):
             raise ForkLeftError(
                 f"found {self.n_gpu} GPUs in one process; start one process for each with torchrun or accelerate launch"
             )
+
+    @property
+    def answer_file(self) -> Path:
+        """Where the teacher's answers are kept."""
+        return Path(self.answer_cache or Path(self.output_dir) / "teacher_answers.jsonl")
 
     def objective_settings(self) -> ObjectiveSettings:
         """The part of the configuration that the objective knows."""

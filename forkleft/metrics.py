@@ -29,7 +29,7 @@ def summarise(seen: Sequence[Observation]) -> dict[str, float]:
     Losses are means over the questions of their route; KL, contrast and entropies over their selected positions.
     """
     records = [one.record for one in seen]
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] = {"questions": len(seen)}
 
     def put(name: str, values: Sequence[float]) -> None:
         if values:

@@ -28,8 +28,8 @@ _WRITE_ERRORS = (OSError, SafetensorError, RuntimeError)
 class SavingTrainer(Trainer):
     """The saving half of `ForkLeftTrainer`.
 
-    A subclass says what decides its run (`_decisive`), writes the card (`create_model_card`), and writes a row of
-    metrics.jsonl in every step that it logs, and rows of traces.jsonl in some.
+    A subclass says what decides its run (`_decisive`), writes the final model (`_write_final`) and its card
+    (`create_model_card`), and writes a row of metrics.jsonl in every step that it logs, rows of traces.jsonl in some.
     """
 
     _decisive: dict[str, Any]
@@ -132,7 +132,7 @@ class SavingTrainer(Trainer):
         if self.is_fsdp_enabled:
             self.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
         with self._staged(staging):
-            self.save_model(str(staging), _internal_call=True)
+            self._write_final(staging)
             if self.is_world_process_zero():
                 checkpoints.move_files(staging, output)
         self.accelerator.wait_for_everyone()

@@ -37,7 +37,8 @@ from forkleft.resumption import decisive
 from forkleft.rollout import Trajectory, generate
 from forkleft.saving import SavingTrainer
 from forkleft.sharing import answer_calls, gathered
-from forkleft.students.student import Student
+from forkleft.students import Student, save_student
+from forkleft.students.loading import write_sidecar
 from forkleft.teacher import AnswerCache, Teacher
 from forkleft.teacher.answers import Answerer
 from forkleft.traces import traces
@@ -53,7 +54,8 @@ class ForkLeftTrainer(SavingTrainer):
     student, teacher: as `load_student` and `load_teacher` give them. train_dataset, eval_dataset: rows with `question`
     (or `messages`) and `answer`, and where there are any `solution` and `id`; eval_dataset may be several by name.
     answerer: who gives the teacher's own answers, if not the teacher itself (an `AnswerServer`). peft_config: train an
-    adapter instead of all weights. Further arguments are the Trainer's.
+    adapter instead of all weights; merge_adapters: save the final model with it merged. Further arguments are the
+    Trainer's.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class ForkLeftTrainer(SavingTrainer):
         *,
         answerer: Answerer | None = None,
         peft_config: Any = None,
+        merge_adapters: bool = False,
         **settings: Any,
     ) -> None:
         if student.tokenizer is None:
@@ -78,7 +81,7 @@ class ForkLeftTrainer(SavingTrainer):
             set_seed(args.seed)
             # Adapters go into the student's own modules, so that its readouts and rollouts use them.
             model = get_peft_model(model, peft_config)
-        self.student, self.teacher = student, teacher
+        self.student, self.teacher, self.merge_adapters = student, teacher, merge_adapters
         if isinstance(eval_dataset, Mapping):
             held_out = {name: self._examples(rows, args) for name, rows in eval_dataset.items()}
         else:
@@ -104,7 +107,7 @@ class ForkLeftTrainer(SavingTrainer):
         self.add_callback(self.progress)
         # The loss comes divided by the questions of the whole update.
         self.loss_is_scaled_for_ga = True
-        cache = AnswerCache(Path(args.answer_cache or Path(args.output_dir) / "teacher_answers.jsonl"))
+        cache = AnswerCache(args.answer_file)
         self.collector = Collector(student, teacher, answerer or teacher, cache, args)
         self._observed: list[Observation] = []
         self._clock = Clock()
@@ -324,7 +327,17 @@ class ForkLeftTrainer(SavingTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         super()._save(output_dir, state_dict)
-        self.student.tokenizer.save_pretrained(output_dir or self.args.output_dir)
+        folder = Path(output_dir or self.args.output_dir)
+        self.student.tokenizer.save_pretrained(folder)
+        write_sidecar(folder, self.student)
+
+    def _write_final(self, folder: Path) -> None:
+        """The student in the format it came from; adapters alone, and weights under FSDP, as Transformers does."""
+        apart = hasattr(self.model, "peft_config") and not self.merge_adapters
+        if apart or self.is_fsdp_enabled:
+            self.save_model(str(folder), _internal_call=True)
+        elif self.is_world_process_zero():
+            save_student(self.student, folder, merge_adapters=self.merge_adapters)
 
 
 def _sharing(student: Student, teacher: Teacher) -> Student:
@@ -343,7 +356,7 @@ def _sharing(student: Student, teacher: Teacher) -> Student:
         mask_id=student.vocabulary.mask_id,
         stop_ids=tuple(dict.fromkeys([*stop_ids, *teacher.stop_ids])),
     )
-    return Student(student.model, student.family, vocabulary, student.tokenizer)
+    return Student(student.model, student.family, vocabulary, student.tokenizer, student.origin)
 
 
 def _peak_memory(device: torch.device) -> float:

@@ -1,3 +1,6 @@
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -14,3 +17,15 @@ def own_verifier(monkeypatch):
     from forkleft import collection
 
     monkeypatch.setattr(collection, "verify_batch", collection.verify_batch)
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder with the benchmarks' files, which are not part of the repository."""
+    folder = os.environ.get("FORKLEFT_DATA")
+    if folder:
+        return Path(folder)
+    reason = "FORKLEFT_DATA names no folder with the benchmarks' files"
+    if os.environ.get("FORKLEFT_NO_SKIPS") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)

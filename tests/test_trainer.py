@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from naive import naive_answer, naive_generate, naive_update
+from peft import PeftModel
 from tiny import plain_copy
 from trainer_runs import ROWS, VERDICTS, make_trainer, state_digest
+from transformers import Trainer
 
+from forkleft import checkpoints
 from forkleft.errors import ForkLeftError
 from forkleft.lab.tokenizer import build_tokenizer
 from forkleft.objective.lessons import Question
@@ -30,9 +33,10 @@ def run(output, changes, *words, processes=1):
     environment = os.environ | {"PYTHONPATH": str(PROGRAM.parent), "OMP_NUM_THREADS": "1"}
     command = [*launch, str(PROGRAM), str(output), json.dumps(changes), *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode > 0:
+    killed = "Signal 9" in done.stderr or done.returncode == -9
+    if done.returncode and not killed:
         raise AssertionError(done.stderr[-3000:])
-    return done.returncode
+    return "killed" if killed else "ended"
 
 
 def test_the_first_update_equals_the_naive_one(tmp_path):
@@ -71,11 +75,14 @@ def test_the_first_update_equals_the_naive_one(tmp_path):
         assert (theirs.detach() - gradient - ours).abs().max() < 1e-6, name
 
 
-@pytest.mark.parametrize("verdicts", ["all-routes", "one-in-four"])
+@pytest.mark.parametrize("verdicts", ["all-routes", "one-in-four", "excluded"])
 def test_accumulation_and_processes_change_nothing(tmp_path, verdicts):
-    """4 questions at once = 2 accumulation steps of 2 = 2 processes of 2, also where one process has nothing."""
+    """4 questions at once = 2 accumulation steps of 2 = 2 processes of 2, also where one process has nothing.
+
+    The last batch has a single question, so that one of the processes has none at all.
+    """
     # Plain descent: Adam would turn the rounding of a gradient near 0 into a step of its own.
-    changes = {"max_steps": 3, "seed": 1, "verdicts": verdicts, "optim": "sgd", "learning_rate": 0.1}
+    changes = {"max_steps": 3, "seed": 1, "verdicts": verdicts, "optim": "sgd", "learning_rate": 0.1, "questions": 9}
     make_runs = {
         "whole": ({"per_device_train_batch_size": 4}, 1),
         "accumulated": ({"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}, 1),
@@ -88,9 +95,15 @@ def test_accumulation_and_processes_change_nothing(tmp_path, verdicts):
     for name in ("accumulated", "processes"):
         for key, tensor in weights["whole"].items():
             assert (tensor - weights[name][key]).abs().max() < 1e-5, (name, key)
+    rows = {name: without_times(tmp_path / name / "metrics.jsonl") for name in make_runs}
+    assert [row["questions"] for row in rows["whole"]] == [4, 4, 1]
+    for name in ("accumulated", "processes"):
+        for one, two in zip(rows["whole"], rows[name], strict=True):
+            assert one == pytest.approx(two, abs=1e-5)
     if verdicts == "one-in-four":
-        rows = [json.loads(line) for line in (tmp_path / "processes" / "metrics.jsonl").read_text().splitlines()]
-        assert any(row.get("route_exclude", 0) >= 3 for row in rows)
+        assert any(row["route_exclude"] >= 3 for row in rows["processes"])
+    if verdicts == "excluded":
+        assert all(torch.equal(tensor, weights["processes"][key]) for key, tensor in weights["whole"].items())
 
 
 def test_all_excluded_is_no_update(tmp_path):
@@ -110,14 +123,33 @@ def test_all_excluded_is_no_update(tmp_path):
     assert all(row["route_exclude"] == 4 and row["loss"] == 0 for row in rows if "loss" in row)
 
 
-CHECKPOINTED = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2}
+CHECKPOINTED = {
+    "max_steps": 6,
+    "save_strategy": "steps",
+    "save_steps": 2,
+    "logging_steps": 3,
+    "lr_scheduler_type": "linear",
+}
+KINDS = {
+    "plain": ({}, 1),
+    "adapters, accumulated": ({"lora": True, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}, 1),
+    "processes": ({"per_device_train_batch_size": 2}, 2),
+}
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    run(folder, CHECKPOINTED)
-    return folder
+    """The folder of a run of each kind, made when it is asked for."""
+    made = {}
+
+    def find(kind):
+        if kind not in made:
+            made[kind] = tmp_path_factory.mktemp("whole") / "run"
+            changes, processes = KINDS[kind]
+            run(made[kind], CHECKPOINTED | changes, processes=processes)
+        return made[kind]
+
+    return find
 
 
 def without_times(path):
@@ -126,15 +158,37 @@ def without_times(path):
     return [{k: v for k, v in row.items() if not any(word in k for word in timed)} for row in rows if "loss" in row]
 
 
-@pytest.mark.parametrize("moment", ["step-3", "update-4", "save-checkpoint-4", "step-6"])
-def test_killed_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, moment):
-    folder = tmp_path / "run"
-    assert run(folder, CHECKPOINTED, "", moment) == -9
-    run(folder, CHECKPOINTED, "resume")
-    assert (folder / "digest").read_text() == (uninterrupted / "digest").read_text()
-    for name in ("model.safetensors", "teacher_answers.jsonl"):
-        assert (folder / name).read_bytes() == (uninterrupted / name).read_bytes(), name
-    assert without_times(folder / "metrics.jsonl") == without_times(uninterrupted / "metrics.jsonl")
+@pytest.mark.parametrize(
+    ("kind", "moment"),
+    [
+        ("plain", "step-1"),
+        ("plain", "update-4"),
+        ("plain", "save-checkpoint-4"),
+        ("plain", "saved-4"),
+        ("plain", "step-6"),
+        ("adapters, accumulated", "step-3"),
+        ("processes", "step-5"),
+    ],
+)
+def test_killed_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, kind, moment):
+    folder, whole, (changes, processes) = tmp_path / "run", uninterrupted(kind), KINDS[kind]
+    assert run(folder, CHECKPOINTED | changes, "", moment, processes=processes) == "killed"
+    # Before the first checkpoint there is nothing to resume.
+    resume = "" if moment == "step-1" else "resume"
+    run(folder, CHECKPOINTED | changes, resume, processes=processes)
+    assert (folder / "digest").read_text() == (whole / "digest").read_text()
+    (weights,) = folder.glob("*model.safetensors")
+    assert weights.read_bytes() == (whole / weights.name).read_bytes()
+    # Processes append to the cache in any order.
+    ours, theirs = (sorted((f / "teacher_answers.jsonl").read_text().splitlines()) for f in (folder, whole))
+    assert ours == theirs
+    assert without_times(folder / "metrics.jsonl") == without_times(whole / "metrics.jsonl")
+    assert [row["step"] for row in without_times(whole / "metrics.jsonl")] == [2, 3, 4, 6]
+    ours, theirs = (
+        json.loads((f / "checkpoint-6" / "trainer_state.json").read_text(encoding="utf-8")) for f in (folder, whole)
+    )
+    assert ours["global_step"] == theirs["global_step"]
+    assert [row["loss"] for row in ours["log_history"]] == [row["loss"] for row in theirs["log_history"]]
     assert not (folder / "_staging").exists()
 
 
@@ -175,7 +229,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
         save(value, path, *arguments, **options)
 
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(ForkLeftError, match=r"could not save .*No space left.*checkpoint-2 is whole"):
         trainer.train()
     assert not (tmp_path / "checkpoint-4").exists()
     assert not (tmp_path / "_staging").exists()
@@ -185,10 +239,13 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
     assert again.state.global_step == 6
 
 
-def test_evaluation_and_the_best_checkpoint(tmp_path):
+def test_evaluation_and_the_best_checkpoint(tmp_path, monkeypatch):
+    """The second of three evaluations is the best, by script."""
+    verdicts = iter([[True] * right + [False] * (5 - right) for right in (2, 4, 3)])
+    monkeypatch.setattr("forkleft.trainer.verify_batch", lambda *batch: next(verdicts))
     trainer = make_trainer(
         tmp_path,
-        max_steps=4,
+        max_steps=6,
         save_strategy="steps",
         save_steps=2,
         eval_strategy="steps",
@@ -198,9 +255,51 @@ def test_evaluation_and_the_best_checkpoint(tmp_path):
         trainer={"eval_dataset": ROWS[:5]},
     )
     trainer.train()
-    assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-4")
+    assert [folder.name for folder in tmp_path.glob("checkpoint-*")] == ["checkpoint-4"]
+    best = (tmp_path / "checkpoint-4" / "model.safetensors").read_bytes()
+    assert (tmp_path / "model.safetensors").read_bytes() == best
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [row["eval_count"] for row in rows if "eval_count" in row] == [5, 5]
+    assert [(row["eval_count"], row["eval_accuracy"]) for row in rows if "eval_count" in row] == [
+        (5, 0.4),
+        (5, 0.8),
+        (5, 0.6),
+    ]
+    assert "80.0% of 5" in (tmp_path / "README.md").read_text()
+
+
+def test_evaluation_on_sets_by_name_and_on_rows(tmp_path):
+    trainer = make_trainer(tmp_path, trainer={"eval_dataset": {"one": ROWS[:2], "two": ROWS[2:5]}})
+    found = trainer.evaluate()
+    assert {name: found[name] for name in found if "count" in name} == {"eval_one_count": 2, "eval_two_count": 3}
+    assert trainer.evaluate(ROWS[:4])["eval_count"] == 4
+    with pytest.raises(ForkLeftError, match="nothing to evaluate on"):
+        make_trainer(tmp_path / "other").evaluate()
+
+
+def test_uploads_take_the_published_checkpoint(tmp_path, monkeypatch):
+    seen = []
+    trainer = make_trainer(tmp_path, max_steps=2, save_strategy="steps", save_steps=1)
+    trainer.args.push_to_hub, trainer.hub_model_id = True, "someone/model"
+    monkeypatch.setattr(
+        Trainer, "_push_from_checkpoint", lambda self, folder: seen.append(checkpoints.fault(Path(folder)))
+    )
+    monkeypatch.setattr(
+        Trainer, "push_to_hub", lambda self, **settings: seen.append((tmp_path / "model.safetensors").exists())
+    )
+    trainer.train()
+    assert seen == [None, None, True]
+
+
+def test_bf16_autocast_learns_in_full_precision_weights(tmp_path):
+    one, two = make_trainer(tmp_path / "one", max_steps=2), make_trainer(tmp_path / "two", max_steps=2, bf16=True)
+    before = copy.deepcopy(one.model.state_dict())
+    for trainer in (one, two):
+        trainer.train()
+        assert all(parameter.dtype == torch.float32 for parameter in trainer.model.parameters())
+    moved = [(value - before[name]).abs().max() for name, value in two.model.state_dict().items()]
+    assert min(moved) > 0
+    assert any(not torch.equal(a, b) for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True))
 
 
 def test_gradient_checkpointing_changes_nothing(tmp_path):
@@ -208,18 +307,17 @@ def test_gradient_checkpointing_changes_nothing(tmp_path):
     one.train()
     two = make_trainer(tmp_path / "two", max_steps=2, gradient_checkpointing=True)
     two.train()
+    assert two.model.is_gradient_checkpointing
     for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True):
         assert (a - b).abs().max() < 1e-5
 
 
 def test_lora_trains_saves_and_merges(tmp_path):
-    from peft import LoraConfig, PeftModel
-
-    config = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    trainer = make_trainer(tmp_path, max_steps=2, trainer={"peft_config": config})
-    frozen = copy.deepcopy(trainer.student.model.lm_head.weight)
+    trainer = make_trainer(tmp_path, max_steps=2, lora=True)
+    before = copy.deepcopy(dict(trainer.model.named_parameters()))
     trainer.train()
-    assert torch.equal(trainer.student.model.lm_head.weight, frozen)
+    for name, parameter in trainer.model.named_parameters():
+        assert torch.equal(parameter, before[name]) == ("lora" not in name), name
     assert (tmp_path / "adapter_model.safetensors").exists()
     fresh = make_trainer(tmp_path / "fresh").student.model
     merged = PeftModel.from_pretrained(fresh, tmp_path).merge_and_unload()
@@ -297,8 +395,16 @@ def test_a_reference_that_cannot_be_learned_is_refused_at_once(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_and_names_the_question(tmp_path):
+    """Weights that break once the responses are written: the loss is the first to see it."""
     trainer = make_trainer(tmp_path)
-    with torch.no_grad():
-        trainer.student.model.lm_head.weight.fill_(float("nan"))
-    with pytest.raises(ForkLeftError, match="question q"):
+    collect = trainer.collector.collect
+
+    def break_after(*arguments, **settings):
+        collected = collect(*arguments, **settings)
+        with torch.no_grad():
+            trainer.student.model.lm_head.weight.fill_(float("nan"))
+        return collected
+
+    trainer.collector.collect = break_after
+    with pytest.raises(ForkLeftError, match=r"question q\d+ \((CE|LEFTOPD|GOLD)\): the loss is nan"):
         trainer.train()

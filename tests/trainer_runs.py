@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import torch
+from peft import LoraConfig
 from tiny import FAMILIES, STOP, tiny_model, tiny_student, tiny_tokenizer
 from transformers import TrainerCallback
 
@@ -62,11 +63,13 @@ VERDICTS = {
 }
 
 
-def make_trainer(output, *, rows=ROWS, verdicts="all-routes", dtype=torch.float32, **changes):
+def make_trainer(output, *, rows=ROWS, verdicts="all-routes", dtype=torch.float32, lora=False, **changes):
     # The verifier of the trainer's module sees the students' responses, then the teacher's, in every batch.
     collection.verify_batch = scripted_verdicts(*VERDICTS[verdicts])
     tokenizer = tiny_tokenizer()
     settings = changes.pop("trainer", {})
+    if lora:
+        settings["peft_config"] = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     student = tiny_student(FAMILIES[0], tokenizer=tokenizer, dtype=dtype)
     teacher = Teacher(tiny_model("qwen2", seed=9, hidden_size=24, dtype=dtype), tokenizer, stop_ids=[STOP])
     config = ForkLeftConfig(str(output), **SETTINGS | changes)
@@ -99,6 +102,10 @@ class KillAt(TrainerCallback):
         if self.moment == f"update-{state.global_step}":
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def on_save(self, args, state, control, **others):
+        if self.moment == f"saved-{state.global_step}":
+            os.kill(os.getpid(), signal.SIGKILL)
+
     def in_publish(self, staged, final):
         if self.moment == f"save-{final.name}":
             (staged / "model.safetensors").write_bytes(b"half")
@@ -109,10 +116,13 @@ class KillAt(TrainerCallback):
 def main(output, changes, resume="", moment=""):
     killer = KillAt(moment)
     checkpoints.publish = killer.in_publish
-    trainer = make_trainer(Path(output), trainer={"callbacks": [killer]}, **json.loads(changes))
+    changes = json.loads(changes)
+    rows = ROWS[: changes.pop("questions", len(ROWS))]
+    trainer = make_trainer(Path(output), rows=rows, trainer={"callbacks": [killer]}, **changes)
     trainer.train(resume_from_checkpoint=resume == "resume")
     if trainer.is_world_process_zero():
-        (Path(output) / "digest").write_text(state_digest(trainer))
+        schedule = json.dumps(trainer.lr_scheduler.state_dict(), default=str)
+        (Path(output) / "digest").write_text(state_digest(trainer) + schedule)
         torch.save(trainer.model.state_dict(), Path(output) / "weights.pt")
 
 

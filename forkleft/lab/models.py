@@ -18,6 +18,7 @@ from forkleft.errors import ForkLeftError
 from forkleft.evaluate.statistics import wilson_interval
 from forkleft.lab.questions import HELD_OUT_SETS
 from forkleft.students import Family, Student
+from forkleft.students.loading import write_sidecar
 from forkleft.vocabulary import resolve_mask_id, resolve_stop_ids
 
 # Raised when a better lab replaces this one; weights of another version are never mixed with these.
@@ -145,6 +146,8 @@ def save_model(folder: Path, lab_model: LabModel) -> None:
     model, tokenizer = lab_model.model, lab_model.tokenizer
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    if lab_model.student is not None:
+        write_sidecar(folder, lab_model.student)
     card = asdict(lab_model.card) | {"parameters": model.num_parameters(), "sha256": file_digest(folder / _WEIGHT_FILE)}
     (folder / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     (folder / "README.md").write_text(_page(read_card(folder)), encoding="utf-8")

@@ -1,6 +1,6 @@
 """What kind of diffusion model a student is: how it attends, where its blocks lie, and where its head is read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from forkleft.errors import ForkLeftError
@@ -21,12 +21,16 @@ class Family:
         the prompt, prompt blocks are counted backwards from there (BD3LM, OPDLM).
     block_size: tokens a block; for `full` attention, the window that decoding fills before it moves on.
     head: `same`: the logits at a position predict that position; `shifted`: they predict the next one.
+    sub_block: how many tokens of a block decoding fills before it moves on (Fast-dLLM v2); None: the whole block.
+    name: what the family is called in `forkleft.students.families`, if it is one of those. Not compared.
     """
 
     attention: Attention
     block_size: int
     anchor: Anchor = "prompt_end"
     head: Head = "same"
+    sub_block: int | None = None
+    name: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         known = {"attention": Attention, "anchor": Anchor, "head": Head}
@@ -35,6 +39,11 @@ class Family:
                 raise ForkLeftError(f"{name} must be one of {', '.join(kind.__args__)}, found {getattr(self, name)!r}")
         if self.block_size < 1:
             raise ForkLeftError(f"block_size must be at least 1, found {self.block_size}")
+        if self.sub_block is not None and (self.sub_block < 1 or self.block_size % self.sub_block):
+            raise ForkLeftError(
+                f"sub_block must divide the block_size of {self.block_size}, found {self.sub_block}; "
+                "choose a block_size that is a multiple of it"
+            )
 
     @property
     def shift(self) -> int:
@@ -62,3 +71,11 @@ class Family:
         origin = 0 if self.attention == "block" and self.anchor == "absolute" else prompt_length
         start = position - (position - origin) % self.block_size
         return start, start + self.block_size
+
+    def window(self, position: int, prompt_length: int) -> tuple[int, int]:
+        """Start and end (exclusive) of what decoding fills together: the sub-block, or the segment without any."""
+        start, end = self.segment(position, prompt_length)
+        if self.sub_block is None:
+            return start, end
+        start = position - (position - start) % self.sub_block
+        return start, start + self.sub_block

@@ -1,6 +1,9 @@
 """The student: a stock causal-LM module and the facts that make it a diffusion model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -13,11 +16,23 @@ from forkleft.vocabulary import Vocabulary
 _SUPPORTED = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"})
 
 
+@dataclass(frozen=True)
+class Origin:
+    """The checkpoint a student was loaded from, so that it can be saved back in the same format.
+
+    folder: where its small files lie; config: its `config.json` as it was read.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+
+
 class Student:
-    """A diffusion language model. Make one with `Student.from_model`.
+    """A diffusion language model. Make one with `load_student` or, of a model in memory, with `Student.from_model`.
 
     model: the stock module, trained and saved as usual; family: how it attends and is read; vocabulary: 𝒱, mask and
-    stop ids; tokenizer: turns tokens into text where there is one; excluded_V: which ids are not of 𝒱.
+    stop ids; tokenizer: turns tokens into text where there is one; origin: the checkpoint it came from, if any;
+    excluded_V: which ids are not of 𝒱.
     """
 
     def __init__(
@@ -26,6 +41,7 @@ class Student:
         family: Family,
         vocabulary: Vocabulary,
         tokenizer: PreTrainedTokenizerBase | None = None,
+        origin: Origin | None = None,
     ) -> None:
         _check_attention(model)
         rows = model.get_input_embeddings().num_embeddings
@@ -35,6 +51,7 @@ class Student:
                 "add a mask token and resize the embeddings, or name another mask token"
             )
         self.model, self.family, self.vocabulary, self.tokenizer = model, family, vocabulary, tokenizer
+        self.origin = origin
         head = model.get_output_embeddings()
         self._excluded_ids = vocabulary.excluded(head.weight.shape[0]).nonzero().flatten()
         # Up to the last id of 𝒱: behind it all rows of a head are excluded, and heads differ in how many they have.
@@ -50,6 +67,7 @@ class Student:
         stop_ids: Sequence[int],
         *,
         tokenizer: PreTrainedTokenizerBase | None = None,
+        origin: Origin | None = None,
     ) -> "Student":
         """A student from a stock model in memory; all its ids are valid but mask and pad.
 
@@ -64,7 +82,7 @@ class Student:
             # The rows behind the last token pad the head; a table of tokens can have gaps, too.
             ids.intersection_update(tokenizer.get_vocab().values())
             pad_id = tokenizer.pad_token_id
-        return cls(model, family, Vocabulary.of_ids(ids, mask_id, stop_ids, pad_id=pad_id), tokenizer)
+        return cls(model, family, Vocabulary.of_ids(ids, mask_id, stop_ids, pad_id=pad_id), tokenizer, origin)
 
     @property
     def device(self) -> torch.device:

@@ -1,31 +1,77 @@
 """Whether a written answer is right: one interface for training and evaluation."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from forkleft.errors import ForkLeftError
+from forkleft.verify.choice import choice_answer
 from forkleft.verify.lab import lab_answer
+from forkleft.verify.pool import shared_pool
 
-Kind = Literal["lab"]
-
-_EXTRACTORS: dict[str, Callable[[str], str | None]] = {"lab": lab_answer}
-
-
-def verify(response: str, answer: str, kind: Kind) -> bool:
-    """Whether the final answer written in `response` equals `answer`. A response without one is wrong."""
-    return verify_batch([response], [answer], kind)[0]
+Kind = Literal["math", "choice", "lab"]
+KINDS: tuple[str, ...] = Kind.__args__
+LETTERS = "ABCD"
 
 
-def verify_batch(responses: Sequence[str], answers: Sequence[str], kind: Kind) -> list[bool]:
+@dataclass(frozen=True)
+class Judgement:
+    """What the verifier says of a response. `extracted` is the final answer found in it, None if there is none."""
+
+    correct: bool
+    extracted: str | None
+
+
+def verify(response: str, answer: str, kind: Kind = "math", *, letters: str = LETTERS) -> bool:
+    """Whether the final answer written in `response` equals `answer`. A response without one is wrong.
+
+    `math` compares values (0.5 is 1/2), in worker processes with bounds of time and memory: an answer that cannot be
+    compared within them is wrong. `choice` compares the letter chosen among `letters`. `lab` is for the lab's chains.
+    """
+    return verify_batch([response], [answer], kind, letters=letters)[0]
+
+
+def verify_batch(
+    responses: Sequence[str], answers: Sequence[str], kind: Kind = "math", *, letters: str = LETTERS
+) -> list[bool]:
     """`verify` for many responses, in their order."""
+    return [judgement.correct for judgement in judge_batch(responses, answers, kind, letters=letters)]
+
+
+def judge_batch(
+    responses: Sequence[str], answers: Sequence[str], kind: Kind = "math", *, letters: str = LETTERS
+) -> list[Judgement]:
+    """The verdict on each response together with the answer found in it, in their order.
+
+    An item's judgement depends on nothing but the item. Raises ForkLeftError for an unknown kind, for unequal numbers
+    of responses and answers, and for an expected choice that is not among `letters`.
+    """
+    _check(kind, letters)
     if len(responses) != len(answers):
         raise ForkLeftError(f"expected an answer for each response, found {len(responses)} and {len(answers)}")
-    found = [extract(response, kind) for response in responses]
-    return [one is not None and one == answer for one, answer in zip(found, answers, strict=True)]
+    if kind == "math":
+        return [Judgement(*reply) for reply in shared_pool().judge(list(zip(responses, answers, strict=True)))]
+    for answer in answers:
+        if kind == "choice" and (len(answer) != 1 or answer not in letters):
+            raise ForkLeftError(
+                f"expected one of the letters {letters} as the right choice, found {answer!r:.40}; "
+                "name the offered letters with letters=…"
+            )
+    found = [extract(response, kind, letters=letters) for response in responses]
+    return [Judgement(one is not None and one == answer, one) for one, answer in zip(found, answers, strict=True)]
 
 
-def extract(response: str, kind: Kind) -> str | None:
+def extract(response: str, kind: Kind = "math", *, letters: str = LETTERS) -> str | None:
     """The final answer written in `response`, or None if there is none."""
-    if kind not in _EXTRACTORS:
-        raise ForkLeftError(f"unknown verifier kind {kind!r}; there are {', '.join(_EXTRACTORS)}")
-    return _EXTRACTORS[kind](response)
+    _check(kind, letters)
+    if kind == "math":
+        return shared_pool().judge([(response, None)])[0][1]
+    return choice_answer(response, letters) if kind == "choice" else lab_answer(response)
+
+
+def _check(kind: str, letters: str) -> None:
+    if kind not in KINDS:
+        raise ForkLeftError(f"unknown verifier kind {kind!r}; there are {', '.join(KINDS)}")
+    if not re.fullmatch("[A-Z]+", letters):
+        raise ForkLeftError(f"expected capital letters of the offered choices, found {letters!r:.40}")

@@ -43,8 +43,23 @@ def test_the_three_anchors():
         ({"attention": "block", "block_size": 4, "anchor": "start"}, "anchor must be one of prompt_end, absolute"),
         ({"attention": "block", "block_size": 4, "head": "next"}, "head must be one of same, shifted, found 'next'"),
         ({"attention": "block", "block_size": 0}, "block_size must be at least 1, found 0"),
+        ({"attention": "block", "block_size": 8, "sub_block": 3}, "sub_block must divide the block_size of 8, found 3"),
+        ({"attention": "block", "block_size": 8, "sub_block": 0}, "sub_block must divide the block_size of 8, found 0"),
     ],
 )
 def test_bad_records(settings, message):
     with pytest.raises(ForkLeftError, match=message):
         Family(**settings)
+
+
+def test_a_sub_block_is_filled_before_the_next():
+    family = Family("block", 8, "absolute", "shifted", sub_block=4)
+    assert family.segment(13, 6) == (8, 16) and family.window(13, 6) == (12, 16) and family.window(11, 6) == (8, 12)
+    # A prompt's remainder shares the first block; its response begins inside a sub-block.
+    assert family.window(6, 6) == (4, 8)
+    for other in FAMILIES:
+        assert other.window(9, 6) == other.segment(9, 6)
+
+
+def test_a_name_is_a_label_only():
+    assert Family("block", 4, name="mine") == Family("block", 4)

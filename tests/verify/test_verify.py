@@ -1,7 +1,15 @@
+import json
+import subprocess
+import sys
+
 import pytest
 
 from forkleft.errors import ForkLeftError
-from forkleft.verify import extract, verify, verify_batch
+from forkleft.evaluate.benchmarks import BENCHMARKS, load_benchmark
+from forkleft.verify import Judgement, extract, judge_batch, verify, verify_batch
+
+# Different answers that are equal: `x=5` is asked for, and 5 is x.
+EQUAL_NEIGHBOURS = {"gsm8k": set(), "math500": {"math500-test/algebra/1837"}}
 
 
 def test_lab_answers():
@@ -10,18 +18,69 @@ def test_lab_answers():
     assert not verify("b=1+1=2;", "2", "lab")
 
 
+def test_math_is_the_default():
+    assert verify(r"so it is \boxed{\frac{1}{2}}.", "0.5")
+    assert not verify(r"so it is \boxed{\frac{1}{3}}.", "0.5")
+    assert not verify("I do not know", "0.5")
+    assert extract(r"so it is \boxed{\frac{1}{2}}.") == r"\frac{1}{2}"
+    assert extract("I do not know") is None
+
+
+def test_choices():
+    assert verify('"answer": "C"', "C", "choice")
+    assert not verify('"answer": "C"', "B", "choice")
+    assert extract('"answer": "F"', "choice") is None
+    assert verify('"answer": "F"', "F", "choice", letters="ABCDEF")
+
+
+def test_a_right_choice_must_be_offered():
+    with pytest.raises(ForkLeftError, match="one of the letters ABCD as the right choice, found 'E'"):
+        verify("E", "E", "choice")
+    with pytest.raises(ForkLeftError, match="found 'AB'"):
+        verify("E", "AB", "choice")
+    with pytest.raises(ForkLeftError, match="expected capital letters of the offered choices, found 'a-d'"):
+        verify("E", "E", "choice", letters="a-d")
+
+
 def test_unknown_kind_names_what_exists():
-    with pytest.raises(ForkLeftError, match="unknown verifier kind 'lap'; there are lab"):
+    with pytest.raises(ForkLeftError, match="unknown verifier kind 'lap'; there are math, choice, lab"):
         verify("#2", "2", "lap")
 
 
-def test_a_batch_keeps_its_order():
-    assert verify_batch(["#2", "#3", "", "#4"], ["2", "2", "2", "4"], "lab") == [True, False, False, True]
-    assert verify_batch([], [], "lab") == []
+@pytest.mark.parametrize("kind", ["lab", "math", "choice"])
+def test_a_batch_keeps_its_order(kind):
+    form = {"lab": "#{}", "math": "\\boxed{{{}}}", "choice": "answer: {}"}[kind]
+    a, b, c = "ABC" if kind == "choice" else "234"
+    responses = [form.format(a), form.format(b), "", form.format(c)]
+    assert verify_batch(responses, [a, a, a, c], kind) == [True, False, False, True]
+    assert judge_batch(responses[1:3], [a, a], kind) == [Judgement(False, b), Judgement(False, None)]
+    assert verify_batch([], [], kind) == []
     with pytest.raises(ForkLeftError, match="an answer for each response, found 1 and 2"):
-        verify_batch(["#2"], ["2", "3"], "lab")
+        verify_batch([form.format(a)], [a, b], kind)
 
 
 def test_extract():
     assert extract("b=1+1=2;#2", "lab") == "2"
     assert extract("b=1+1=2;", "lab") is None
+
+
+def test_the_import_is_cheap():
+    heavy = {"torch", "transformers", "sympy", "math_verify"}
+    code = f"import sys, forkleft; print({heavy} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "math500"])
+def test_reference_solutions_have_their_own_answers_only(data_folder, name):
+    items = load_benchmark(BENCHMARKS[name], data_folder).items
+    responses = [f"{item.solution}\n\\boxed{{{item.answer}}}" for item in items]
+    own = [item.answer for item in items]
+    others = [_next_differing(own, place) for place in range(len(own))]
+    verdicts = verify_batch(responses * 2, own + others)
+    assert [item.id for item, right in zip(items, verdicts[: len(items)], strict=True) if not right] == []
+    confused = {item.id for item, right in zip(items, verdicts[len(items) :], strict=True) if right}
+    assert confused == EQUAL_NEIGHBOURS[name], json.dumps(sorted(confused))
+
+
+def _next_differing(answers, place):
+    return next(answer for answer in answers[place + 1 :] + answers[:place] if answer != answers[place])

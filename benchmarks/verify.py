@@ -1,0 +1,58 @@
+"""10,000 mathematical responses through two worker processes, after their start.
+
+The responses are the reference solutions of GSM8K (training and test) and MATH500 with their own answers, and the rest
+with answers of other questions, which takes longer: every way to be equal is tried. No response occurs twice. The files
+are read from the folder FORKLEFT_DATA; without it there are no rows.
+"""
+
+import logging
+import os
+import time
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.harness import Result
+from forkleft.evaluate.benchmarks import read_items
+from forkleft.verify.math import judge
+from forkleft.verify.pool import Pool, Request
+
+COUNT, WORKERS, SECONDS, COMPARED = 10_000, 2, 60, 500
+FILES = ("math500.jsonl", "gsm8k_test.jsonl", "gsm8k_train.jsonl.gz")
+
+
+def run() -> list[Result]:
+    """The verifier's rows of the table."""
+    folder = os.environ.get("FORKLEFT_DATA")
+    if not folder:
+        return []
+    requests, own = _requests(Path(folder))
+    pool = Pool(WORKERS)
+    compared = requests[:: COUNT // COMPARED]
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own time-outs are off
+    start = time.perf_counter()
+    alone = [judge(*request) for request in compared]
+    alone_seconds = time.perf_counter() - start
+    assert pool.judge(compared) == alone
+    start = time.perf_counter()
+    pool.judge(compared)
+    share = alone_seconds / (time.perf_counter() - start)
+    start = time.perf_counter()
+    right = sum(correct for correct, _ in pool.judge(requests))
+    used = (time.perf_counter() - start) / SECONDS
+    pool.close()
+    assert right >= own, f"{right} responses are right, and {own} have their own answers"
+    return [
+        Result(f"verify: 10,000 responses on two workers / {SECONDS} s", used, "<= 1", (used, used)),
+        Result("verify: in this process / two workers", share, None, (share, share)),
+    ]
+
+
+def _requests(folder: Path) -> tuple[list[Request], int]:
+    """The requests, and how many of them have the response's own answer."""
+    solved = [
+        (f"{item.solution}\n\\boxed{{{item.answer}}}", item.answer)
+        for name in FILES
+        for item in read_items(folder / name)
+    ]
+    crossed = [(response, answer) for (response, _), (_, answer) in pairwise(solved)]
+    return (solved + crossed)[:COUNT], len(solved)

@@ -1,0 +1,282 @@
+"""Benchmarks as data: what is asked, how it is measured, and where the questions come from.
+
+    from forkleft.evaluate.benchmarks import BENCHMARKS, load_benchmark
+    loaded = load_benchmark(BENCHMARKS["gsm8k"], "data/gsm8k_test.jsonl")
+
+The questions are JSON Lines, plain or gzipped, with `id`, `question` and `answer`, and where they apply `solution`,
+`choices`, `subject` and `language`; or a data set of the hub. Without a source they are looked for in the folder that
+the environment variable FORKLEFT_DATA names, then on the hub.
+
+Adding a benchmark is making a `Benchmark`. One whose items are made rather than read, such as the lab's, takes them
+through `item_set`.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from forkleft.errors import ForkLeftError
+from forkleft.evaluate import prompts
+from forkleft.jsonl import read_jsonl
+from forkleft.verify import Kind
+
+Protocol = Literal["generated", "slot"]
+DATA_FOLDER = "FORKLEFT_DATA"
+FIELDS = ("id", "question", "answer", "solution", "choices", "subject", "language")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One question. `answer` is the letter of the right one where there are `choices`."""
+
+    id: str
+    question: str
+    answer: str
+    solution: str | None = None
+    choices: tuple[str, ...] | None = None
+    subject: str | None = None
+    language: str | None = None
+
+
+@dataclass(frozen=True)
+class HubData:
+    """A data set of the hub. `columns` gives its name for a field where it differs; `answer_mark` stands before the
+    answer where the answer column holds more than it. Rows without an id are numbered."""
+
+    path: str
+    config: str | None = None
+    split: str = "test"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    answer_mark: str | None = None
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A set of questions and how a model is measured on it.
+
+    `protocol` is `generated` (the model writes, the verifier judges) or `slot` (likelihood of the offered letters).
+    `templates` are prompts for some languages, `template` is for the others. `files` are names in the data folder, the
+    first that is there counts. `cluster` is a pattern that finds in an id what translations of one question share.
+    """
+
+    name: str
+    items: int
+    protocol: Protocol
+    verifier: Kind
+    template: str
+    licence: str
+    max_new_tokens: int = 2048
+    files: tuple[str, ...] = ()
+    hub: HubData | None = None
+    templates: Mapping[str, str] = field(default_factory=dict)
+    cluster: str | None = None
+
+    def messages(self, item: Item) -> list[dict[str, str]]:
+        """The conversation that asks the item: one user turn."""
+        template = self.templates.get(item.language or "", self.template)
+        return [{"role": "user", "content": prompts.user_turn(template, item.question, item.choices)}]
+
+    def cluster_of(self, item: Item) -> str:
+        """What the item shares with those that are no independent evidence; its own id if there are none."""
+        if self.cluster is None:
+            return item.id
+        found = re.search(self.cluster, item.id)
+        if found is None:
+            raise ForkLeftError(f"{self.name}: expected an id that matches {self.cluster!r}, found {item.id!r}")
+        return found[0]
+
+
+@dataclass(frozen=True)
+class ItemSet:
+    """The items of a benchmark, and where they came from."""
+
+    benchmark: Benchmark
+    items: tuple[Item, ...]
+    source: str
+
+    @property
+    def complete(self) -> bool:
+        """Whether there are as many items as the benchmark has."""
+        return len(self.items) == self.benchmark.items
+
+    @property
+    def count(self) -> str:
+        """`1319 items`, or `21 of 45 items`."""
+        return f"{len(self.items)} items" if self.complete else f"{len(self.items)} of {self.benchmark.items} items"
+
+
+_AIME_COLUMNS = {"question": "problem"}
+
+BENCHMARKS: dict[str, Benchmark] = {
+    one.name: one
+    for one in (
+        Benchmark(
+            *("gsm8k", 1319, "generated", "math", prompts.MATH, "MIT"),
+            files=("gsm8k_test.jsonl",),
+            hub=HubData("openai/gsm8k", "main", columns={"solution": "answer"}, answer_mark="####"),
+        ),
+        Benchmark(
+            *("math500", 500, "generated", "math", prompts.MATH, "MIT"),
+            files=("math500.jsonl",),
+            hub=HubData("HuggingFaceH4/MATH-500", columns={"id": "unique_id", "question": "problem"}),
+        ),
+        Benchmark(
+            *("aime24", 30, "generated", "math", prompts.MATH, "MIT (compilation)"),
+            files=("aime24.jsonl",),
+            hub=HubData("HuggingFaceH4/aime_2024", split="train", columns=_AIME_COLUMNS),
+        ),
+        Benchmark(
+            *("aime25", 30, "generated", "math", prompts.MATH, "Apache-2.0 (compilation)"),
+            files=("aime25.jsonl",),
+            hub=HubData("math-ai/aime25", columns=_AIME_COLUMNS),
+        ),
+        Benchmark(
+            *("livemathbench-hard", 45, "generated", "math", prompts.LIVEMATHBENCH, "CC-BY-4.0"),
+            files=("livemathbench_hard.jsonl", "livemathbench_hard_en.jsonl"),
+            templates={"zh": prompts.LIVEMATHBENCH_CHINESE, "cn": prompts.LIVEMATHBENCH_CHINESE},
+        ),
+        Benchmark(
+            *("mt-aime2024", 1650, "generated", "math", prompts.MATH, "MIT (compilation)"),
+            max_new_tokens=4096,
+            files=("mt_aime2024.jsonl",),
+            # 55 translations of 30 questions: mt-aime24-welsh-II-09.
+            cluster=r"I{1,2}-\d+$",
+        ),
+        Benchmark(
+            *("gpqa-diamond", 198, "slot", "choice", prompts.CHOICE, "CC-BY-4.0, not to be put online in plain text"),
+            files=("gpqa_diamond.jsonl",),
+        ),
+        Benchmark(
+            *("mlogiqa", 800, "slot", "choice", prompts.CHOICE, "Apache-2.0"),
+            files=("mlogiqa.jsonl", "mlogiqa_en_ko_zh.jsonl"),
+        ),
+        Benchmark(
+            *("ceval", 1346, "slot", "choice", prompts.CHOICE, "CC-BY-NC-SA-4.0"),
+            files=("ceval_val.jsonl",),
+        ),
+        Benchmark(
+            *("mmlu", 14042, "slot", "choice", prompts.CHOICE, "MIT"),
+            files=("mmlu_test.jsonl.gz", "mmlu_test.jsonl"),
+            hub=HubData("cais/mmlu", "all"),
+        ),
+    )
+}
+
+
+def load_benchmark(benchmark: Benchmark, source: str | Path | HubData | None = None) -> ItemSet:
+    """The items of a benchmark from a file, from a folder with one of its files, or from the hub.
+
+    Without a source: the folder FORKLEFT_DATA, then the hub. Another number of items than the benchmark has is logged
+    as a warning and told by `ItemSet.count`. Raises ForkLeftError if there is nothing to read, for lines that are not
+    JSON, missing or unusable fields, an answer that is not among the choices, and repeated ids.
+    """
+    if source is None:
+        source = data_at_hand(benchmark) or benchmark.hub
+        if source is None:
+            raise ForkLeftError(
+                f"{benchmark.name}: found no data; name a JSON Lines file or a hub data set with the fields "
+                f"{', '.join(FIELDS[:3])}, or set {DATA_FOLDER} to a folder with {' or '.join(benchmark.files)}"
+            )
+    if isinstance(source, HubData):
+        return item_set(benchmark, _hub_items(benchmark, source), source.path)
+    path = Path(source)
+    if path.is_dir():
+        path = _in_folder(benchmark, path) or path / " or ".join(benchmark.files)
+    return item_set(benchmark, read_items(path), str(path))
+
+
+def data_at_hand(benchmark: Benchmark) -> Path | None:
+    """The benchmark's file in the folder FORKLEFT_DATA, or None."""
+    folder = os.environ.get(DATA_FOLDER)
+    return _in_folder(benchmark, Path(folder)) if folder else None
+
+
+def read_items(path: str | Path) -> list[Item]:
+    """The items of a JSON Lines file, plain or gzipped (`.gz`)."""
+    return [_item(where, row) for where, row in read_jsonl(path)]
+
+
+def item_set(benchmark: Benchmark, items: Iterable[Item], source: str) -> ItemSet:
+    """Items checked against their benchmark. Raises ForkLeftError; another count is only said."""
+    items = tuple(items)
+    where = f"{benchmark.name} from {source}"
+    if not items:
+        raise ForkLeftError(f"{where}: expected {benchmark.items} items, found none")
+    seen: set[str] = set()
+    for item in items:
+        if item.id in seen:
+            raise ForkLeftError(
+                f"{where}: id {item.id!r} occurs twice; ids name the results of an item, make them unique"
+            )
+        seen.add(item.id)
+        if item.choices is None:
+            if benchmark.protocol == "slot":
+                raise ForkLeftError(f"{where}: item {item.id!r} has no choices to compare; add the field choices")
+            continue
+        letters = prompts.letters_of(item.choices)
+        if len(item.answer) != 1 or item.answer not in letters:
+            raise ForkLeftError(
+                f"{where}: item {item.id!r} offers {letters}, and its answer is {item.answer!r:.40}; expected one of "
+                "the letters"
+            )
+    loaded = ItemSet(benchmark, items, source)
+    if not loaded.complete:
+        _log.warning("%s: %s", where, loaded.count)
+    return loaded
+
+
+def _in_folder(benchmark: Benchmark, folder: Path) -> Path | None:
+    return next((folder / name for name in benchmark.files if (folder / name).is_file()), None)
+
+
+def _hub_items(benchmark: Benchmark, hub: HubData) -> list[Item]:
+    from datasets import load_dataset
+
+    try:
+        rows = load_dataset(hub.path, hub.config, split=hub.split)
+    except Exception as error:  # no network, no such data set, no permission: each its own class
+        raise ForkLeftError(
+            f"{benchmark.name}: cannot load {hub.path!r} from the hub: {error}; or put "
+            f"{' or '.join(benchmark.files) or 'a file'} into the folder that {DATA_FOLDER} names"
+        ) from error
+    return [_item(f"{hub.path}, row {number}", _hub_row(number, row, hub)) for number, row in enumerate(rows)]
+
+
+def _hub_row(number: int, row: Mapping[str, Any], hub: HubData) -> dict[str, Any]:
+    ours = dict(row) | {name: row.get(column) for name, column in hub.columns.items()}
+    if ours.get("id") is None:
+        ours["id"] = str(number)
+    answer = ours.get("answer")
+    if hub.answer_mark is not None and isinstance(answer, str):
+        ours["answer"] = answer.rpartition(hub.answer_mark)[2].strip().replace(",", "")
+    elif isinstance(answer, int) and ours.get("choices"):
+        ours["answer"] = prompts.letters_of(ours["choices"])[answer : answer + 1]
+    return ours
+
+
+def _item(where: str, row: Any) -> Item:
+    if not isinstance(row, Mapping) or not {"id", "question", "answer"} <= row.keys():
+        found = ", ".join(map(str, row)) if isinstance(row, Mapping) else repr(row)
+        raise ForkLeftError(
+            f"{where}: expected the fields id, question and answer, found {found:.80}; rename the fields"
+        )
+    known = {name: row[name] for name in FIELDS if row.get(name) is not None}
+    choices = known.pop("choices", None)
+    for name, value in known.items():
+        if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+            raise ForkLeftError(f"{where}: expected text in {name}, found {value!r:.60}")
+    missing = [name for name in FIELDS[:3] if name not in known]
+    if missing:
+        raise ForkLeftError(f"{where}: expected text in {missing[0]}, found null")
+    if choices is not None and not (
+        isinstance(choices, list) and 2 <= len(choices) <= 26 and all(isinstance(one, str) for one in choices)
+    ):
+        raise ForkLeftError(f"{where}: expected a list of 2 to 26 texts in choices, found {choices!r:.60}")
+    texts = {name: str(value) for name, value in known.items()}
+    return Item(**texts, choices=None if choices is None else tuple(choices))

@@ -1,0 +1,176 @@
+"""Recipes: a training run as a YAML file.
+
+    forkleft train --config recipes/lab.yaml --learning_rate 1e-4 --output_dir runs/other
+
+A recipe names models and data (the fields of `Recipe`) and how to train (those of `ForkLeftConfig`, and with it of
+`transformers.TrainingArguments`), all on one level. An option on the command line wins over the file.
+"""
+
+import difflib
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from forkleft.config import ForkLeftConfig
+from forkleft.errors import ForkLeftError
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Which models learn from which data."""
+
+    student: str = _option(None, "The student: a folder, a repository of the hub, or lab:NAME.")
+    family: str | None = _option(None, "The student's family, where its checkpoint does not tell (docs/models.md).")
+    block_size: int | None = _option(None, "Tokens a block, where the family's usual size is not wanted.")
+    mask_token: str | None = _option(None, "The student's mask token, where its checkpoint does not tell.")
+    trust_remote_code: bool = _option(False, "Run code that comes with a checkpoint, where nothing else reads it.")
+
+    teacher: str = _option(None, "The teacher: a folder, a repository of the hub, or lab:NAME.")
+    teacher_gguf_file: str | None = _option(None, "The GGUF file of the teacher in its folder or repository.")
+    teacher_dtype: str = _option("bfloat16", "Precision of the teacher's weights: float32, bfloat16 or float16.")
+    teacher_device_map: str | None = _option(None, "Where the teacher goes if not on one device: auto, for instance.")
+    teacher_batch_size: int = _option(32, "Sequences in one forward of the teacher.")
+    answers_url: str | None = _option(
+        None, "An OpenAI-compatible server that gives the teacher's answers, e.g. http://localhost:8000/v1."
+    )
+    answers_model: str | None = _option(None, "The name of the teacher on that server; default: as teacher says.")
+
+    train_data: str = _option(
+        None, "Training questions: a JSON Lines file (.jsonl, .jsonl.gz), a data set of the hub, or lab:train."
+    )
+    train_subset: str | None = _option(None, "The subset of a data set of the hub.")
+    train_split: str = _option("train", "The split of a data set of the hub.")
+    train_questions: int | None = _option(None, "Take so many questions from the start of the data; default: all.")
+    eval_data: str | None = _option(None, "Questions for evaluation during training, as train_data; lab:chain-4, …")
+    eval_subset: str | None = _option(None, "As train_subset.")
+    eval_split: str = _option("test", "As train_split.")
+    eval_questions: int | None = _option(None, "As train_questions.")
+    columns: dict[str, str] | None = field(
+        default=None, metadata={"help": "Names of the data's columns where they differ, e.g. {question: problem}."}
+    )
+
+    lora_rank: int | None = _option(None, "Train LoRA adapters of this rank instead of all weights.")
+    lora_alpha: int = _option(32, "Their scale.")
+    lora_dropout: float = _option(0.0, "Their dropout.")
+    lora_targets: list[str] | str = field(default="all-linear", metadata={"help": "The modules that get one."})
+    merge_adapters: bool = _option(False, "Save the final model with the adapters merged into its weights.")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people write it today: `no` and `on` are words, `1e-6` is a number."""
+
+    yaml_implicit_resolvers: typing.ClassVar = {
+        first: [(tag, pattern) for tag, pattern in rules if not tag.endswith((":bool", ":float"))]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"true|false", re.IGNORECASE), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?$|[-+]?\.inf$|\.nan$", re.IGNORECASE),
+    list("-+.0123456789"),
+)
+
+_NEEDED = ("student", "teacher", "train_data", "output_dir")
+
+
+def options() -> dict[str, Field]:
+    """All options of a recipe by name: models and data first, then the method, then Transformers'."""
+    return {one.name: one for one in [*fields(Recipe), *_method_first(fields(ForkLeftConfig))] if one.init}
+
+
+def read_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, ForkLeftConfig]:
+    """A recipe from its file, and from words of a command line such as `--learning_rate 1e-4` or `--bf16`.
+
+    Raises ForkLeftError for a file that is no recipe, an unknown option (naming the nearest known one), a value of the
+    wrong kind, and for what is missing.
+    """
+    values = _file_values(path) | _word_values(overrides)
+    known, hints = options(), typing.get_type_hints(ForkLeftConfig) | typing.get_type_hints(Recipe)
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "forkleft train --options lists all"
+            raise ForkLeftError(f"{path}: there is no option {name!r}; {hint}")
+    values = {name: _typed(name, value, hints[name]) for name, value in values.items()}
+    if missing := [name for name in _NEEDED if values.get(name) is None]:
+        raise ForkLeftError(f"{path}: expected values for {', '.join(_NEEDED)}, {', '.join(missing)} missing; add them")
+    own = {one.name for one in fields(Recipe)}
+    recipe = Recipe(**{name: value for name, value in values.items() if name in own})
+    try:
+        return recipe, ForkLeftConfig(**{name: value for name, value in values.items() if name not in own})
+    except (ValueError, ImportError) as error:
+        raise ForkLeftError(f"{path}: {error}") from error
+
+
+def default_of(option: Field) -> Any:
+    """What an option is if nothing is said."""
+    return option.default_factory() if option.default_factory is not MISSING else option.default
+
+
+def _method_first(options: Sequence[Field]) -> list[Field]:
+    own = ForkLeftConfig.__annotations__
+    return sorted(options, key=lambda one: one.name not in own)
+
+
+def _file_values(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except FileNotFoundError:
+        raise ForkLeftError(f"there is no recipe {path}; the folder recipes/ of the repository has some") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ForkLeftError(f"{path} is no YAML file: {error}") from error
+    if not isinstance(values, Mapping):
+        raise ForkLeftError(f"{path}: expected names with values, as in `learning_rate: 1e-6`, found {values!r:.60}")
+    return {str(name): value for name, value in values.items()}
+
+
+def _word_values(words: Sequence[str]) -> dict[str, Any]:
+    """`--name value`, `--name=value`, and `--name` alone for true. Values are read as in the file."""
+    values: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--"):
+            raise ForkLeftError(f"expected an option such as --learning_rate, found {word!r}")
+        name, given, value = word[2:].partition("=")
+        if not given:
+            value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
+        try:
+            values[name.replace("-", "_")] = yaml.load(value, _Loader)
+        except yaml.YAMLError as error:
+            raise ForkLeftError(f"--{name}: {value!r} is no YAML value; put it in quotes") from error
+    return values
+
+
+def _typed(name: str, value: Any, hint: Any) -> Any:
+    """A value as its option wants it: a number may stand in quotes, and text may look like a number."""
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = [typing.get_origin(kind) or kind for kind in (typing.get_args(hint) if union else (hint,))]
+    if value is None or type(value) in kinds:
+        return value
+    number = isinstance(value, int | float | str) and not isinstance(value, bool)
+    for kind in (int, float):
+        if kind in kinds and number:
+            try:
+                if kind is float or float(value) == int(float(value)):
+                    return kind(float(value))
+            except ValueError:
+                continue
+    if str in kinds and not isinstance(value, dict | list):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, str | bool | int | float) and set(kinds) <= {int, float, bool, type(None)}:
+        wanted = "true or false" if bool in kinds else "a number"
+        raise ForkLeftError(f"{name}: expected {wanted}, found {value!r}")
+    return value

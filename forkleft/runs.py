@@ -1,0 +1,206 @@
+"""Runs behind `forkleft train` and `forkleft answer`: from a recipe to models, data and a trainer."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from accelerate import PartialState
+from rich.console import Console
+from rich.progress import track
+
+from forkleft.config import ForkLeftConfig
+from forkleft.data import read_examples
+from forkleft.errors import ForkLeftError
+from forkleft.jsonl import read_jsonl
+from forkleft.lab.models import MODELS, model_path
+from forkleft.lab.questions import HELD_OUT_SETS, held_out, training_stream
+from forkleft.recipes import Recipe
+from forkleft.students import Student, load_student
+from forkleft.teacher import AnswerCache, AnswerServer, Teacher, cached_answers, load_teacher
+from forkleft.teacher.answers import Answerer
+from forkleft.trainer import ForkLeftTrainer
+from forkleft.verify import verify_batch
+
+_LAB = "lab:"
+_LAB_TRAIN = "train"
+# Questions between two signs of progress.
+_ASKED_AT_ONCE = 64
+
+
+def train(recipe: Recipe, config: ForkLeftConfig) -> ForkLeftTrainer:
+    """Train as a recipe says; `config.resume_from_checkpoint` resumes. The trainer is returned."""
+    student = student_of(recipe)
+    teacher = teacher_of(recipe, student)
+    settings: dict[str, Any] = {}
+    if recipe.eval_data is not None:
+        settings["eval_dataset"] = rows_of(
+            recipe.eval_data, recipe.eval_subset, recipe.eval_split, recipe.eval_questions, recipe.columns, config.seed
+        )
+    if recipe.lora_rank is not None:
+        settings["peft_config"] = _adapters(recipe)
+    trainer = ForkLeftTrainer(
+        student,
+        teacher,
+        config,
+        _train_rows(recipe, config),
+        answerer=_server(recipe),
+        merge_adapters=recipe.merge_adapters,
+        **settings,
+    )
+    if trainer.is_world_process_zero():
+        page = yaml.safe_dump({name: value for name, value in asdict(recipe).items() if value is not None})
+        (Path(config.output_dir) / "recipe.yaml").write_text(page, encoding="utf-8")
+    trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
+    return trainer
+
+
+def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
+    """Fill the teacher's answer cache with the answers to all training questions, and say how many are right.
+
+    Processes under torchrun divide the questions.
+    """
+    state, console = PartialState(), Console()
+    answerer: Answerer | None = _server(recipe)
+    if answerer is None:
+        answerer = teacher_of(recipe, student_of(recipe))
+        answerer.place(config.device)
+    examples = read_examples(
+        _train_rows(recipe, config),
+        prompt_template=config.prompt_template,
+        reference_template=config.reference_template,
+        verifier=config.verifier,
+    )
+    mine = examples[state.process_index :: state.num_processes]
+    cache = AnswerCache(config.answer_file)
+    known, texts = len(cache), []
+    parts = range(0, len(mine), _ASKED_AT_ONCE)
+    for start in track(parts, "asking the teacher", console=console, disable=not state.is_main_process):
+        asked = [example.messages for example in mine[start : start + _ASKED_AT_ONCE]]
+        found = cached_answers(answerer, cache, asked, max_new_tokens=config.teacher_max_new_tokens)
+        texts += [one.text for one in found]
+    right = sum(verify_batch(texts, [example.answer for example in mine], config.verifier))
+    console.print(
+        f"{len(mine)} questions, {right} answered right ({right / len(mine):.1%}); {len(cache) - known} new answers in "
+        f"{cache.path}",
+        highlight=False,
+    )
+
+
+def student_of(recipe: Recipe) -> Student:
+    """The student of a recipe, in float32: bfloat16 weights hardly move at the learning rates of post-training."""
+    return load_student(
+        checkpoint(recipe.student),
+        family=recipe.family,
+        block_size=recipe.block_size,
+        mask_token=recipe.mask_token,
+        trust_remote_code=recipe.trust_remote_code,
+    )
+
+
+def teacher_of(recipe: Recipe, student: Student) -> Teacher:
+    """The teacher of a recipe for its student."""
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if recipe.teacher_dtype not in known:
+        raise ForkLeftError(f"teacher_dtype must be one of {', '.join(known)}, found {recipe.teacher_dtype!r}")
+    settings = {} if recipe.teacher_device_map is None else {"device_map": recipe.teacher_device_map}
+    return load_teacher(
+        checkpoint(recipe.teacher),
+        student=student,
+        gguf_file=recipe.teacher_gguf_file,
+        dtype=known[recipe.teacher_dtype],
+        batch_size=recipe.teacher_batch_size,
+        trust_remote_code=recipe.trust_remote_code,
+        **settings,
+    )
+
+
+def checkpoint(name: str) -> str | Path:
+    """Where a model is: `lab:NAME` is the folder of a model of the lab, anything else is taken as it is."""
+    if not name.startswith(_LAB):
+        return name
+    if name.removeprefix(_LAB) not in MODELS:
+        raise ForkLeftError(f"the lab has no model {name!r}; there are {', '.join(_LAB + one for one in MODELS)}")
+    return model_path(name.removeprefix(_LAB))
+
+
+def rows_of(
+    source: str, subset: str | None, split: str, count: int | None, columns: Mapping[str, str] | None, seed: int
+) -> list[dict[str, Any]]:
+    """The rows of a data source, with its columns renamed. Raises ForkLeftError if it cannot be read."""
+    if source.startswith(_LAB):
+        rows = _lab_rows(source.removeprefix(_LAB), count, seed)
+    elif source.endswith((".jsonl", ".json", ".jsonl.gz", ".json.gz")):
+        rows = [row for _, row in read_jsonl(source)]
+    else:
+        rows = _hub_rows(source, subset, split)
+    rows = list(islice(rows, count))
+    for ours, theirs in (columns or {}).items():
+        if rows and theirs not in rows[0]:
+            raise ForkLeftError(f"{source} has no column {theirs!r}, there are {', '.join(rows[0])}; mend columns")
+        rows = [{**row, ours: row[theirs]} for row in rows]
+    return rows
+
+
+def _lab_rows(name: str, count: int | None, seed: int) -> list[dict[str, Any]]:
+    if name == _LAB_TRAIN:
+        if count is None:
+            raise ForkLeftError("lab:train has no end; say with train_questions how many to take")
+        items: Sequence = list(islice(training_stream(seed), count))
+    elif name in HELD_OUT_SETS:
+        items = held_out(name)
+    else:
+        sets = ", ".join(_LAB + one for one in (_LAB_TRAIN, *HELD_OUT_SETS))
+        raise ForkLeftError(f"the lab has no data {name!r}; there are {sets}")
+    return [
+        {"id": item.id, "question": item.prompt, "answer": item.answer, "solution": item.solution} for item in items
+    ]
+
+
+def _hub_rows(source: str, subset: str | None, split: str) -> Any:
+    from datasets import load_dataset
+
+    try:
+        return load_dataset(source, subset, split=split)
+    except Exception as error:  # no network, no such data set, no such split: each its own class
+        raise ForkLeftError(
+            f"cannot load {source!r} (subset {subset}, split {split}) from the hub: {error}; a JSON Lines file, "
+            "whose name ends in .jsonl or .jsonl.gz, will do as well"
+        ) from error
+
+
+def _train_rows(recipe: Recipe, config: ForkLeftConfig) -> list[dict[str, Any]]:
+    return rows_of(
+        recipe.train_data,
+        recipe.train_subset,
+        recipe.train_split,
+        recipe.train_questions,
+        recipe.columns,
+        config.seed,
+    )
+
+
+def _server(recipe: Recipe) -> AnswerServer | None:
+    if recipe.answers_url is None:
+        return None
+    return AnswerServer(recipe.answers_url, recipe.answers_model or recipe.teacher)
+
+
+def _adapters(recipe: Recipe) -> Any:
+    try:
+        from peft import LoraConfig
+    except ImportError as error:
+        raise ForkLeftError("adapters need PEFT; install it with: pip install 'forkleft[lora]'") from error
+    logging.getLogger("peft").setLevel(logging.ERROR)
+    return LoraConfig(
+        r=recipe.lora_rank,
+        lora_alpha=recipe.lora_alpha,
+        lora_dropout=recipe.lora_dropout,
+        target_modules=recipe.lora_targets,
+        exclude_modules=["lm_head"],
+        task_type="CAUSAL_LM",
+    )

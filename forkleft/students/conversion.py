@@ -1,0 +1,102 @@
+"""`convert`: an autoregressive checkpoint as the beginning of a student.
+
+A student of any family is a stock model, a mask token, and the facts of the family (design: the families differ from a
+stock checkpoint in attention and mask only). So nothing is trained here: the weights are kept, the mask token is found
+or added, and the facts are noted beside them. What comes out reads the prompt as before but has not learnt to fill in
+masks; `forkleft adapt` teaches it that.
+"""
+
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from forkleft.errors import ForkLeftError
+from forkleft.students.autoregressive import load_causal_lm
+from forkleft.students.families import named_family, with_block_size
+from forkleft.students.formats import STOCK
+from forkleft.students.loading import load_model, load_tokenizer, stop_ids_of
+from forkleft.students.saving import save_student
+from forkleft.students.shards import checkpoint_folder, read_json
+from forkleft.students.student import Student
+from forkleft.vocabulary import resolve_stop_ids
+
+_MASK_TOKEN = "<|mask|>"
+
+
+def convert(
+    source: str | Path,
+    output: str | Path,
+    *,
+    family: str,
+    mask_token: str | int | None = None,
+    block_size: int | None = None,
+    gguf_file: str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Write to the folder `output` a student of `family` that begins with the weights of an autoregressive `source`.
+
+    source: a folder or hub repository with safetensors of a Llama, Qwen2, Qwen3 or Qwen3-MoE; or a GGUF file, given
+        itself or as the `gguf_file` in the folder.
+    mask_token: a token, which is added if the tokenizer lacks it, or an id that the tokenizer reserves or leaves unused
+        (default: the tokenizer's mask token, else that of the family). A token that is there keeps its row of the
+        embedding; a new one gets the mean of all tokens' rows, in the output head too.
+    block_size: where the family's usual one is not wanted. dtype: of the written weights.
+
+    Raises ForkLeftError if the source is no such checkpoint, if the id is taken, or if `output` is not empty.
+    """
+    output = Path(output)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ForkLeftError(f"{output} is not an empty folder; name a new one")
+    record = named_family(family)
+    facts = record.family if block_size is None else with_block_size(record.family, block_size)
+    if gguf_file is None and not Path(source).is_file():
+        model, tokenizer, stop_ids = _from_safetensors(source, dtype)
+    else:
+        model, tokenizer = load_causal_lm(source, gguf_file=gguf_file, dtype=dtype)
+        stop_ids = resolve_stop_ids(tokenizer, model.generation_config)
+    mask_id = _place_mask(model, tokenizer, mask_token, record.mask_token or _MASK_TOKEN)
+    save_student(Student.from_model(model, facts, mask_id, stop_ids, tokenizer=tokenizer), output)
+
+
+def _from_safetensors(
+    source: str | Path, dtype: torch.dtype
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, tuple[int, ...]]:
+    folder = checkpoint_folder(source)
+    config = read_json(folder / "config.json")
+    kind = config.get("model_type")
+    if STOCK.get(kind) != kind:
+        known = ", ".join(sorted(set(STOCK.values())))
+        raise ForkLeftError(f"expected an autoregressive checkpoint ({known}), found model_type {kind!r}")
+    tokenizer = load_tokenizer(folder, trust_remote_code=False)
+    return load_model(folder, config, dtype=dtype, device=None), tokenizer, stop_ids_of(tokenizer, folder, config)
+
+
+@torch.no_grad()
+def _place_mask(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, asked: str | int | None, usual: str) -> int:
+    """The mask id, with a token and rows of its own in tokenizer, embedding and head."""
+    taken = set(tokenizer.get_vocab().values())
+    if isinstance(asked, int):
+        rows = model.get_input_embeddings().num_embeddings
+        if not 0 <= asked < rows:
+            raise ForkLeftError(f"the mask id {asked} is outside the model's {rows} embeddings; name a mask token")
+        if asked in taken and asked not in tokenizer.added_tokens_decoder:
+            token = tokenizer.convert_ids_to_tokens(asked)
+            raise ForkLeftError(f"the mask id {asked} is the ordinary token {token!r}; choose a reserved or unused one")
+        mask_id = asked
+    else:
+        token = asked or tokenizer.mask_token or usual
+        tokenizer.add_special_tokens({"mask_token": token})
+        mask_id = tokenizer.convert_tokens_to_ids(token)
+    if mask_id not in taken:
+        _give_mean_row(model, mask_id, sorted(taken))
+    return mask_id
+
+
+def _give_mean_row(model: PreTrainedModel, mask_id: int, tokens: list[int]) -> None:
+    if mask_id >= model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(mask_id + 1, mean_resizing=False)
+    tied = model.config.tie_word_embeddings
+    for weight in [model.get_input_embeddings().weight, *([] if tied else [model.get_output_embeddings().weight])]:
+        inside = [i for i in tokens if i < weight.shape[0]]
+        weight[mask_id] = weight[inside].float().mean(dim=0).to(weight.dtype)

@@ -1,0 +1,92 @@
+"""The student families that ForkLeft knows by name, and how a checkpoint's `config.json` tells which one it is.
+
+A family is a record: adding one is adding an entry to `RECORDS`. What a record says is public knowledge about the
+family (`docs/models.md` gives the sources and the gaps); mask and stop ids belong to each checkpoint.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from forkleft.errors import ForkLeftError
+from forkleft.students.family import Family
+
+
+@dataclass(frozen=True)
+class FamilyRecord:
+    """What is known of a family.
+
+    family: its facts, with the usual block size. model_types: the `model_type`s that only this family uses.
+    block_size_field: the field of `config.json` that gives a checkpoint's own block size, if there is one.
+    mask_token: the mask's token where neither tokenizer nor configuration names it. adds_mask: the family's own tools
+    add that token to a tokenizer that lacks it.
+    """
+
+    family: Family
+    model_types: tuple[str, ...] = ()
+    block_size_field: str | None = None
+    mask_token: str | None = None
+    adds_mask: bool = False
+
+
+_RECORDS = (
+    FamilyRecord(Family("block", 32, "prompt_end", name="efficient-dlm"), ("edlm",)),
+    FamilyRecord(Family("block", 4, "absolute", name="sdar"), ("sdar", "sdar_moe"), "block_size", "<|MASK|>"),
+    FamilyRecord(Family("block", 4, "prompt_end_backward", name="bd3lm"), mask_token="<|mask|>", adds_mask=True),
+    FamilyRecord(Family("full", 32, name="mdlm"), mask_token="<|mask|>", adds_mask=True),
+    FamilyRecord(
+        Family("block", 32, "absolute", "shifted", sub_block=8, name="fast-dllm-v2"),
+        ("Fast_dLLM_Qwen",),
+        "bd_size",
+        "|<MASK>|",
+    ),
+    FamilyRecord(Family("full", 32, head="shifted", name="dream"), ("Dream",), mask_token="<|mask|>"),
+    FamilyRecord(Family("full", 32, name="llada"), ("llada",), mask_token="<|mdm_mask|>"),
+)
+RECORDS: Mapping[str, FamilyRecord] = {record.family.name: record for record in _RECORDS}
+
+_AUTOREGRESSIVE = ("llama", "qwen2", "qwen3", "qwen3_moe")
+
+
+def named_family(name: str) -> FamilyRecord:
+    """The record of a name. Raises ForkLeftError listing the names there are."""
+    if name not in RECORDS:
+        raise ForkLeftError(f"unknown family {name!r}; there are {', '.join(RECORDS)}")
+    return RECORDS[name]
+
+
+def recognise(config: Mapping[str, Any]) -> FamilyRecord:
+    """The family whose `config.json` this is. Raises ForkLeftError if it could be several, or none."""
+    kind = config.get("model_type")
+    names = ", ".join(RECORDS)
+    if kind in _AUTOREGRESSIVE:
+        raise ForkLeftError(
+            f"model_type {kind!r} is that of an autoregressive checkpoint: expected a diffusion model. Make a student "
+            f"of it with `forkleft convert`; if it already is one, say of which family (family=…: {names})"
+        )
+    if isinstance(kind, str) and kind.startswith("a2d-"):
+        raise ForkLeftError(
+            f"model_type {kind!r} is used for two families: block diffusion (BD3LM, OPDLM) and masked diffusion with "
+            "full attention (MDLM), and nothing in config.json tells them apart; say which one with family='bd3lm' or "
+            "family='mdlm'"
+        )
+    if kind == "Dream" and "block_size" in config:
+        raise ForkLeftError(
+            f"model_type 'Dream' with a block_size ({config['block_size']}) is not Dream 7B but a block-diffusion "
+            "descendant of it; describe it with a Family(…) of its own"
+        )
+    for record in _RECORDS:
+        if kind in record.model_types:
+            return record
+    raise ForkLeftError(
+        f"config.json has model_type {kind!r}, which is none of the known student families; if it is one under another "
+        f"name, say which with family=…: {names}"
+    )
+
+
+def with_block_size(family: Family, block_size: int) -> Family:
+    """The family with blocks of another size. Blocks no longer than its sub-blocks are decoded whole."""
+    sub_block = family.sub_block
+    return replace(
+        family, block_size=block_size, sub_block=None if sub_block is None or block_size <= sub_block else sub_block
+    )

@@ -1,0 +1,304 @@
+"""How checkpoints of the known families are laid out, and their way into stock Transformers classes and back.
+
+All of them are Qwen2, Qwen3, Qwen3-MoE or Llama under the names of their makers. Two things differ: the fields of
+`config.json` and the names of the tensors. `stock_config` reads the former and refuses what the stock class would not
+compute; `tensor_views` gives, for every tensor of the checkpoint, the *view* of the stock parameters that holds it, so
+that loading is copying into the views and saving is copying out of them.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+
+from forkleft.errors import ForkLeftError
+
+_LOG = logging.getLogger(__name__)
+
+_CLASSES: Mapping[str, tuple[type[PreTrainedConfig], type[PreTrainedModel]]] = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
+}
+# Which stock class computes a model_type.
+STOCK: Mapping[str, str] = {
+    "llama": "llama",
+    "a2d-llama": "llama",
+    "llada": "llama",
+    "qwen2": "qwen2",
+    "a2d-qwen2": "qwen2",
+    "Dream": "qwen2",
+    "Fast_dLLM_Qwen": "qwen2",
+    "qwen3": "qwen3",
+    "a2d-qwen3": "qwen3",
+    "edlm": "qwen3",
+    "sdar": "qwen3",
+    "qwen3_moe": "qwen3_moe",
+    "sdar_moe": "qwen3_moe",
+}
+
+# Fields that the stock configurations know. The required ones have defaults there that fit no particular checkpoint.
+_REQUIRED = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "vocab_size",
+    "max_position_embeddings",
+    "rms_norm_eps",
+)
+_OPTIONAL = (
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "initializer_range",
+    "tie_word_embeddings",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+)
+_REQUIRED_MOE = ("moe_intermediate_size", "num_experts", "num_experts_per_tok", "norm_topk_prob")
+_OPTIONAL_MOE = ("decoder_sparse_step", "mlp_only_layers")
+# Biases that a stock class has as an option; Qwen2 has its own without one.
+_BIASES: Mapping[str, tuple[str, ...]] = {
+    "llama": ("attention_bias", "mlp_bias"),
+    "qwen2": (),
+    "qwen3": ("attention_bias",),
+    "qwen3_moe": ("attention_bias",),
+}
+# Fields that change the computation in ways the stock classes, or our masks, do not follow: only "off" is accepted.
+_OFF: Mapping[str, tuple[Any, ...]] = {
+    "use_sliding_window": (False,),
+    "use_mrope": (False,),
+    "partial_rotary_factor": (1,),
+    "attention_dropout": (0,),
+    "clip_qkv": (),
+    "quantization_config": (),
+    "attn_logit_softcapping": (),
+    "final_logit_softcapping": (),
+    "logit_scale": (1,),
+    "logits_scaling": (1,),
+    "embedding_multiplier": (1,),
+    "attention_multiplier": (1,),
+    "residual_multiplier": (1,),
+}
+# Rotary embeddings that depend on nothing but the position; others change with the length of the sequence, and a
+# packed readout would not equal a plain one.
+_ROPE_TYPES = ("default", "linear", "yarn", "llama3")
+# Where files were made and how their own code ran: nothing of it changes what is computed.
+_BOOKKEEPING = (
+    "architectures",
+    "auto_map",
+    "model_type",
+    "torch_dtype",
+    "dtype",
+    "transformers_version",
+    "use_cache",
+    "attn_implementation",
+    "_name_or_path",
+    "max_window_layers",
+    "sliding_window",
+    "layer_types",
+    "block_size",
+    "bd_size",
+    "mask_token_id",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "attention_bias",
+    "router_aux_loss_coef",
+    "output_router_logits",
+    "pretraining_tp",
+)
+
+# LLaDA's own field names, and what its other fields must say for the network to be a Llama.
+_LLADA_FIELDS: Mapping[str, str] = {
+    "hidden_size": "d_model",
+    "intermediate_size": "mlp_hidden_size",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "num_key_value_heads": "n_kv_heads",
+    "max_position_embeddings": "max_sequence_length",
+    "hidden_act": "activation_type",
+    "tie_word_embeddings": "weight_tying",
+}
+_LLADA_MUST_BE: Mapping[str, tuple[Any, ...]] = {
+    "block_type": ("llama",),
+    "activation_type": ("silu",),
+    "layer_norm_type": ("rms",),
+    "rope": (True,),
+    "weight_tying": (True, False),
+    "alibi": (False,),
+    "attention_layer_norm": (False,),
+    "bias_for_layer_norm": (False, None),
+    "block_group_size": (1,),
+    "include_bias": (False,),
+    "include_qkv_bias": (False, None),
+    "input_emb_norm": (False,),
+    "layer_norm_with_affine": (True,),
+    "scale_logits": (False,),
+}
+_LLADA_WHOLE: Mapping[str, str] = {
+    "model.embed_tokens.weight": "model.transformer.wte.weight",
+    "model.norm.weight": "model.transformer.ln_f.weight",
+    "lm_head.weight": "model.transformer.ff_out.weight",
+}
+_LLADA_LAYER: Mapping[str, str] = {
+    "self_attn.q_proj": "q_proj",
+    "self_attn.k_proj": "k_proj",
+    "self_attn.v_proj": "v_proj",
+    "self_attn.o_proj": "attn_out",
+    "mlp.gate_proj": "ff_proj",
+    "mlp.up_proj": "up_proj",
+    "mlp.down_proj": "ff_out",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ff_norm",
+}
+_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.weight")
+# Frequencies that old versions saved; the stock classes compute them.
+_COMPUTED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
+
+
+def stock_config(config: Mapping[str, Any]) -> PreTrainedConfig:
+    """The stock configuration that computes what this `config.json` describes.
+
+    Raises ForkLeftError for a model type without a stock class, for a missing field, and for one that asks for
+    something the stock class does not compute.
+    """
+    kind = config.get("model_type")
+    if kind not in STOCK:
+        raise ForkLeftError(
+            f"model_type {kind!r} has no stock class; ForkLeft loads {', '.join(STOCK)} and never runs a model's own "
+            "code"
+        )
+    fields = _llada_as_llama(config) if kind == "llada" else dict(config)
+    stock = STOCK[kind]
+    for name, values in _OFF.items():
+        _expect(fields, name, (None, *values), required=False)
+    if windows := sorted(set(fields.get("layer_types") or ()) - {"full_attention"}):
+        raise ForkLeftError(f"config.json has layers of {', '.join(windows)}; only full_attention is supported")
+    if "num_local_experts" in fields:  # as Transformers 5 writes it
+        fields.setdefault("num_experts", fields.pop("num_local_experts"))
+    required = _REQUIRED + (_REQUIRED_MOE if stock == "qwen3_moe" else ())
+    optional = _OPTIONAL + _BIASES[stock] + (_OPTIONAL_MOE if stock == "qwen3_moe" else ())
+    if missing := [name for name in required if fields.get(name) is None]:
+        raise ForkLeftError(f"config.json of model_type {kind!r} lacks {', '.join(missing)}; is it another model?")
+    known = {*required, *optional, *_OFF, *_BOOKKEEPING}
+    if kind != "llada" and (unread := sorted(set(fields) - known)):
+        _LOG.info("fields of config.json that are not looked at: %s", ", ".join(unread))
+    taken = {name: fields[name] for name in (*required, *optional) if fields.get(name) is not None}
+    config_class, model_class = _CLASSES[stock]
+    return config_class(
+        **taken,
+        rope_parameters=_rope(fields),
+        architectures=[model_class.__name__],
+        # Transformers would otherwise take ids of its own, which mean something else here.
+        **{name: None for name in ("pad_token_id", "bos_token_id", "eos_token_id") if name not in taken},
+    )
+
+
+def stock_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """The stock model class of a stock configuration."""
+    return _CLASSES[config.model_type][1]
+
+
+def tensor_views(parameters: Mapping[str, torch.Tensor], model_type: str, *, tied: bool) -> dict[str, torch.Tensor]:
+    """Every tensor of a checkpoint of `model_type`: its name and the view of the stock `parameters` that holds it.
+
+    tied: the output head is the embedding and has no tensor of its own. Experts, which stock classes fuse into one
+    tensor, have one each in every checkpoint.
+    """
+    views: dict[str, torch.Tensor] = {}
+    for name, tensor in parameters.items():
+        if name == "lm_head.weight" and tied:
+            continue
+        layer, _, part = name.rpartition(".experts.")
+        if layer:
+            middle = tensor.shape[1] // 2
+            for expert, weight in enumerate(tensor):
+                pieces = (
+                    {"gate_proj": weight[:middle], "up_proj": weight[middle:]}
+                    if part == "gate_up_proj"
+                    else {part: weight}
+                )
+                views |= {f"{layer}.experts.{expert}.{piece}.weight": view for piece, view in pieces.items()}
+        else:
+            views[_llada_name(name) if model_type == "llada" else name] = tensor
+    return views
+
+
+def head_and_embedding(model_type: str) -> tuple[str, str]:
+    """The names of the output head's and of the embedding's tensor in a checkpoint of `model_type`."""
+    names = ("lm_head.weight", "model.embed_tokens.weight")
+    return tuple(map(_llada_name, names)) if model_type == "llada" else names
+
+
+def is_computed(name: str) -> bool:
+    """Whether a tensor of a checkpoint is one that the stock classes compute, so that it can be passed over."""
+    return _COMPUTED.fullmatch(name) is not None
+
+
+def _expect(fields: Mapping[str, Any], name: str, values: tuple[Any, ...], *, required: bool) -> None:
+    if (name in fields or required) and (found := fields.get(name)) not in values:
+        expected = " or ".join(repr(value) for value in values)
+        raise ForkLeftError(
+            f"config.json has {name} = {found!r}, which ForkLeft does not compute (expected {expected}); the "
+            "checkpoint would be read wrongly, so it is refused"
+        )
+
+
+def _rope(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The rotary embedding, from `rope_theta` and `rope_scaling` or, as Transformers 5 writes it, `rope_parameters`."""
+    rope = {"rope_theta": fields.get("rope_theta")}
+    rope |= fields.get("rope_scaling") or {}
+    rope |= fields.get("rope_parameters") or {}
+    rope["rope_type"] = rope.pop("type", None) or rope.get("rope_type", "default")
+    if rope["rope_type"] not in _ROPE_TYPES:
+        raise ForkLeftError(
+            f"config.json asks for rotary embeddings of type {rope['rope_type']!r}; ForkLeft computes "
+            f"{', '.join(_ROPE_TYPES)}"
+        )
+    if rope.get("partial_rotary_factor") not in (None, 1):
+        raise ForkLeftError("config.json rotates only a part of each head (partial_rotary_factor); not supported")
+    if rope["rope_theta"] is None:
+        raise ForkLeftError("config.json lacks rope_theta, the base of the rotary embedding; is it another model?")
+    return rope
+
+
+def _llada_as_llama(config: Mapping[str, Any]) -> dict[str, Any]:
+    """LLaDA's fields under Llama's names."""
+    if "d_model" not in config:
+        raise ForkLeftError(
+            "config.json has model_type 'llada' but no d_model: it is not a dense LLaDA (LLaDA-MoE uses the same "
+            "model_type), and nothing else of that name is supported"
+        )
+    for name, values in _LLADA_MUST_BE.items():
+        _expect(config, name, values, required=True)
+    same = ("rms_norm_eps", "rope_theta", "pad_token_id", "eos_token_id", "attention_dropout")
+    fields = {name: config.get(name) for name in same}
+    fields |= {name: config.get(own) for name, own in _LLADA_FIELDS.items()}
+    # The embedding may have more rows than there are tokens.
+    fields["vocab_size"] = config.get("embedding_size") or config.get("vocab_size")
+    return fields
+
+
+def _llada_name(name: str) -> str:
+    if name in _LLADA_WHOLE:
+        return _LLADA_WHOLE[name]
+    number, part = _LAYER.fullmatch(name).groups()
+    return f"model.transformer.blocks.{number}.{_LLADA_LAYER[part]}.weight"

@@ -1,0 +1,81 @@
+"""`load_teacher`: any causal LM of Transformers, from a folder, the hub or a GGUF file, ready to teach a student."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from forkleft.errors import ForkLeftError
+from forkleft.students.autoregressive import load_causal_lm
+from forkleft.students.student import Student
+from forkleft.teacher.local import Teacher
+from forkleft.vocabulary import common_vocabulary, resolve_stop_ids
+
+_LOG = logging.getLogger(__name__)
+_SHOWN = 8
+
+
+def load_teacher(
+    path_or_hub_id: str | Path,
+    *,
+    student: Student | None = None,
+    gguf_file: str | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device | None = None,
+    batch_size: int = 32,
+    trust_remote_code: bool = False,
+    **settings: Any,
+) -> Teacher:
+    """Load a causal LM (dense, mixture of experts, GGUF) as a frozen teacher.
+
+    student: whose teacher it is to be. Both must share a tokenizer but for special tokens; what they share is logged,
+        and the teacher's answers end at the stop ids of both.
+    gguf_file: the name of a GGUF file in the folder or repository; a path to the file itself will do, too.
+    dtype, device: of the parameters (default: float32, where Transformers puts them).
+    batch_size: sequences in one forward.
+    trust_remote_code: run the repository's own code, where its class is not one of Transformers.
+    settings: for `from_pretrained`, such as `device_map` or `quantization_config`.
+
+    Raises ForkLeftError if it cannot be loaded whole, or if student and teacher cut text differently.
+    """
+    model, tokenizer = load_causal_lm(
+        path_or_hub_id, gguf_file=gguf_file, dtype=dtype, trust_remote_code=trust_remote_code, **settings
+    )
+    stop_ids = resolve_stop_ids(tokenizer, model.generation_config)
+    if student is not None:
+        stop_ids = _agreed_stop_ids(student, model, tokenizer, stop_ids)
+    teacher = Teacher(model, tokenizer, stop_ids=stop_ids, batch_size=batch_size)
+    if device is not None:
+        teacher.place(torch.device(device))
+    return teacher
+
+
+def _agreed_stop_ids(
+    student: Student, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, own: Sequence[int]
+) -> tuple[int, ...]:
+    """The stop ids of both, after checking that the tokenizers agree and logging what they share."""
+    if student.tokenizer is None:
+        raise ForkLeftError("the student has no tokenizer to compare with the teacher's; load it with one")
+    ours, theirs = ({i: token for token, i in one.get_vocab().items()} for one in (student.tokenizer, tokenizer))
+    # An id that means something else to the teacher does not end its answers.
+    stop_ids = tuple(dict.fromkeys([*own, *(i for i in student.vocabulary.stop_ids if theirs.get(i) == ours.get(i))]))
+    shared = common_vocabulary(
+        student.tokenizer,
+        tokenizer,
+        student_rows=student.model.get_output_embeddings().weight.shape[0],
+        teacher_rows=model.get_output_embeddings().weight.shape[0],
+        mask_id=student.vocabulary.mask_id,
+        stop_ids=stop_ids,
+    )
+    apart = [table[i] for table in (ours, theirs) for i in sorted(table) if ours.get(i) != theirs.get(i)]
+    more = f" and {len(apart) - _SHOWN} more" if len(apart) > _SHOWN else ""
+    _LOG.info(
+        "student and teacher share %d token ids; tokens of only one of them: %s; answers end at %s",
+        len(shared.valid),
+        (", ".join(map(repr, apart[:_SHOWN])) or "none") + more,
+        ", ".join(f"{theirs.get(i)!r} ({i})" for i in stop_ids),
+    )
+    return stop_ids

@@ -1,0 +1,252 @@
+import gzip
+import hashlib
+import json
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from forkleft.errors import ForkLeftError
+from forkleft.evaluate.benchmarks import (
+    BENCHMARKS,
+    Benchmark,
+    HubData,
+    Item,
+    data_at_hand,
+    item_set,
+    load_benchmark,
+    read_items,
+)
+from forkleft.evaluate.prompts import CHOICE, LIVEMATHBENCH, LIVEMATHBENCH_CHINESE, MATH, PLAIN
+from forkleft.lab.questions import held_out
+from forkleft.lab.tokenizer import build_tokenizer
+from forkleft.prompts import prompt_ids
+
+# What is pinned is the digest of a prompt: the text of the benchmarks does not belong into the repository.
+SNAPSHOTS = Path(__file__).parent / "snapshots" / "prompts.json"
+MATH_ROWS = [
+    {"id": "a", "question": "1+1?", "answer": "2", "solution": "2.", "level": 1},
+    {"id": "b", "question": "2+2?", "answer": 4},
+]
+CHOICE_ROW = {"id": "a", "question": "1+1?", "answer": "B", "choices": ["1", "2", "3"], "subject": "sums"}
+TWO = Benchmark("two", 2, "generated", "math", MATH, "MIT", files=("two_all.jsonl", "two.jsonl"))
+LETTER = Benchmark("letter", 1, "slot", "choice", CHOICE, "MIT", files=("letter.jsonl",))
+
+
+def write(path, *rows):
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wt", encoding="utf-8") as file:
+        for row in rows:
+            file.write((row if isinstance(row, str) else json.dumps(row)) + "\n")
+    return path
+
+
+def test_the_ten_of_the_paper():
+    table = {one.name: (one.items, one.protocol, one.verifier, one.max_new_tokens) for one in BENCHMARKS.values()}
+    assert table == {
+        "gsm8k": (1319, "generated", "math", 2048),
+        "math500": (500, "generated", "math", 2048),
+        "aime24": (30, "generated", "math", 2048),
+        "aime25": (30, "generated", "math", 2048),
+        "livemathbench-hard": (45, "generated", "math", 2048),
+        "mt-aime2024": (1650, "generated", "math", 4096),
+        "gpqa-diamond": (198, "slot", "choice", 2048),
+        "mlogiqa": (800, "slot", "choice", 2048),
+        "ceval": (1346, "slot", "choice", 2048),
+        "mmlu": (14042, "slot", "choice", 2048),
+    }
+    assert all(one.licence and one.files for one in BENCHMARKS.values())
+    prompts = {name: one.template for name, one in BENCHMARKS.items()}
+    assert prompts.pop("livemathbench-hard") == LIVEMATHBENCH
+    assert set(prompts.values()) == {MATH, CHOICE}
+
+
+@pytest.mark.parametrize("name", ["two.jsonl", "two.jsonl.gz"])
+def test_a_file(tmp_path, name):
+    loaded = load_benchmark(TWO, write(tmp_path / name, *MATH_ROWS, ""))
+    assert loaded.items == (Item("a", "1+1?", "2", solution="2."), Item("b", "2+2?", "4"))
+    assert (loaded.complete, loaded.count, loaded.source) == (True, "2 items", str(tmp_path / name))
+    choices = load_benchmark(LETTER, str(write(tmp_path / "letter.jsonl", CHOICE_ROW)))
+    assert choices.items == (Item("a", "1+1?", "B", choices=("1", "2", "3"), subject="sums"),)
+
+
+def test_another_count_is_said(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        loaded = load_benchmark(TWO, write(tmp_path / "x.jsonl", MATH_ROWS[0]))
+    assert (loaded.complete, loaded.count) == (False, "1 of 2 items")
+    assert caplog.messages == [f"two from {tmp_path / 'x.jsonl'}: 1 of 2 items"]
+
+
+def test_a_folder_and_its_first_file(tmp_path, monkeypatch):
+    write(tmp_path / "two.jsonl", MATH_ROWS[0])
+    assert load_benchmark(TWO, tmp_path).source == str(tmp_path / "two.jsonl")
+    write(tmp_path / "two_all.jsonl", *MATH_ROWS)
+    assert load_benchmark(TWO, tmp_path).source == str(tmp_path / "two_all.jsonl")
+    monkeypatch.setenv("FORKLEFT_DATA", str(tmp_path))
+    assert data_at_hand(TWO) == tmp_path / "two_all.jsonl"
+    assert load_benchmark(TWO).complete
+    assert data_at_hand(LETTER) is None
+
+
+def test_no_data(tmp_path, monkeypatch):
+    monkeypatch.delenv("FORKLEFT_DATA", raising=False)
+    with pytest.raises(
+        ForkLeftError, match=r"two: found no data; .*set FORKLEFT_DATA to a folder with two_all.jsonl or two"
+    ):
+        load_benchmark(TWO)
+    with pytest.raises(ForkLeftError, match=r"found none at .*two_all.jsonl or two.jsonl"):
+        load_benchmark(TWO, tmp_path)
+    with pytest.raises(ForkLeftError, match=r"expected a JSON Lines file, found none at .*gone.jsonl"):
+        load_benchmark(TWO, tmp_path / "gone.jsonl")
+    with pytest.raises(ForkLeftError, match="expected 2 items, found none"):
+        load_benchmark(TWO, write(tmp_path / "empty.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"id": "a", "problem": "1+1?", "answer": "2"},
+            "line 2: expected the fields id, question and answer, found id, problem, answer",
+        ),
+        (["a"], r"line 2: expected the fields .*found \['a'\]"),
+        ('{"id": "a", "question"', "line 2: expected a JSON object, found"),
+        ({"id": "c", "question": "", "answer": "2"}, "expected text in question, found ''"),
+        ({"id": "c", "question": "?", "answer": None}, "expected text in answer, found null"),
+        ({"id": "c", "question": ["?"], "answer": "2"}, r"expected text in question, found \['\?'\]"),
+        ({"id": "c", "question": "?", "answer": "A", "choices": ["1"]}, "a list of 2 to 26 texts in choices"),
+        ({"id": "c", "question": "?", "answer": "A", "choices": {"A": "1"}}, "a list of 2 to 26 texts in choices"),
+        (
+            {"id": "c", "question": "?", "answer": "D", "choices": ["1", "2", "3"]},
+            "'c' offers ABC, and its answer is 'D'",
+        ),
+        (
+            {"id": "c", "question": "?", "answer": "2", "choices": ["1", "2", "3"]},
+            "'c' offers ABC, and its answer is '2'",
+        ),
+        (
+            {"id": "c", "question": "?", "answer": "AB", "choices": ["1", "2", "3"]},
+            "'c' offers ABC, and its answer is 'AB'",
+        ),
+        ({"id": "c", "question": "?", "answer": "A"}, "item 'c' has no choices to compare; add the field choices"),
+        (CHOICE_ROW, "id 'a' occurs twice"),
+    ],
+)
+def test_bad_rows(tmp_path, row, message):
+    with pytest.raises(ForkLeftError, match=message):
+        load_benchmark(LETTER, write(tmp_path / "letter.jsonl", CHOICE_ROW, row))
+
+
+def test_files_that_are_broken(tmp_path):
+    whole = write(tmp_path / "two.jsonl.gz", *MATH_ROWS).read_bytes()
+    for name, content in [("cut.gz", whole[:-12]), ("other.gz", b"{}"), ("latin.jsonl", b'{"id": "\xe9"}')]:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ForkLeftError, match=rf"{name}: expected UTF-8 JSON Lines, cannot read it"):
+            read_items(tmp_path / name)
+
+
+def test_hub_data_through_datasets(tmp_path, monkeypatch):
+    monkeypatch.delenv("FORKLEFT_DATA", raising=False)
+    (tmp_path / "hub").mkdir()
+    write(
+        tmp_path / "hub" / "test.jsonl",
+        {"question": "1000+1?", "answer": "1001 as <<1000+1>>\n#### 1,001"},
+        {"question": "0-1?", "answer": "-1.\n#### -1"},
+    )
+    hub = replace(BENCHMARKS["gsm8k"].hub, path=str(tmp_path / "hub"), config=None)
+    loaded = load_benchmark(replace(TWO, hub=hub))
+    assert [(item.id, item.answer) for item in loaded.items] == [("0", "1001"), ("1", "-1")]
+    assert loaded.items[0].solution.startswith("1001 as")
+    assert loaded.source == str(tmp_path / "hub")
+    with pytest.raises(
+        ForkLeftError, match=r"two: cannot load '.*/none' from the hub: .*put two_all.jsonl or two.jsonl into"
+    ):
+        load_benchmark(TWO, HubData(str(tmp_path / "none")))
+
+
+def test_hub_choices_are_numbered_from_zero(monkeypatch):
+    asked = []
+
+    def load_dataset(*arguments, **options):
+        asked.append((arguments, options))
+        return [
+            {"question": "1+1?", "subject": "sums", "choices": ["1", "2", "3", "4"], "answer": number}
+            for number in (1, 0)
+        ]
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    loaded = load_benchmark(BENCHMARKS["mmlu"], BENCHMARKS["mmlu"].hub)
+    assert [item.answer for item in loaded.items] == ["B", "A"]
+    assert asked == [(("cais/mmlu", "all"), {"split": "test"})]
+    monkeypatch.setattr(
+        "datasets.load_dataset", lambda *a, **o: [{"question": "?", "choices": ["1", "2"], "answer": 2}]
+    )
+    with pytest.raises(ForkLeftError, match="row 0: expected text in answer"):
+        load_benchmark(BENCHMARKS["mmlu"], BENCHMARKS["mmlu"].hub)
+
+
+def test_livemathbench_asks_in_the_language_of_the_question():
+    benchmark = BENCHMARKS["livemathbench-hard"]
+    turns = [
+        benchmark.messages(Item("a", "?", "1", language=language))[0]["content"]
+        for language in ("en", "zh", "cn", None)
+    ]
+    english, chinese = LIVEMATHBENCH.replace("{question}", "?"), LIVEMATHBENCH_CHINESE.replace("{question}", "?")
+    assert turns == [english, chinese, chinese, english]
+
+
+def test_translations_of_a_question_are_a_cluster():
+    benchmark = BENCHMARKS["mt-aime2024"]
+    names = ["mt-aime24-welsh-II-09", "mt-aime24-hindi-II-09", "mt-aime24-hindi-I-09"]
+    assert [benchmark.cluster_of(Item(name, "?", "1")) for name in names] == ["II-09", "II-09", "I-09"]
+    assert TWO.cluster_of(Item("x", "?", "1")) == "x"
+    with pytest.raises(ForkLeftError, match=r"expected an id that matches .* found 'x'"):
+        benchmark.cluster_of(Item("x", "?", "1"))
+
+
+@pytest.mark.parametrize(("name", "protocol"), [("chain-3", "generated"), ("choice-2", "slot")])
+def test_a_set_of_the_lab_is_a_benchmark(name, protocol):
+    questions = held_out(name, 20)
+    benchmark = Benchmark(name, 20, protocol, "lab", PLAIN, "Apache-2.0", max_new_tokens=64)
+    items = [Item(one.id, one.question, one.answer, one.solution, one.choices) for one in questions]
+    loaded = item_set(benchmark, items, "the lab")
+    tokenizer = build_tokenizer()
+    for one, item in zip(questions, loaded.items, strict=True):
+        expected = prompt_ids(tokenizer, [{"role": "user", "content": one.prompt}])
+        assert prompt_ids(tokenizer, benchmark.messages(item)) == expected
+
+
+COUNTS = {
+    "gsm8k": 1319,
+    "math500": 500,
+    "aime24": 30,
+    "aime25": 30,
+    "livemathbench-hard": 21,
+    "mt-aime2024": 1650,
+    "mlogiqa": 240,
+    "ceval": 1346,
+    "mmlu": 14042,
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_real_files_and_their_prompts(data_folder, name):
+    benchmark = BENCHMARKS[name]
+    loaded = load_benchmark(benchmark, data_folder)
+    assert len(loaded.items) == COUNTS[name]
+    three = [loaded.items[place] for place in (0, COUNTS[name] // 2, -1)]
+    digests = {item.id: hashlib.sha256(benchmark.messages(item)[0]["content"].encode()).hexdigest() for item in three}
+    assert digests == json.loads(SNAPSHOTS.read_text(encoding="utf-8"))[name]
+
+
+def test_real_clusters_and_training_data(data_folder):
+    mt_aime = load_benchmark(BENCHMARKS["mt-aime2024"], data_folder)
+    clusters = [mt_aime.benchmark.cluster_of(item) for item in mt_aime.items]
+    assert len(set(clusters)) == 30
+    assert {clusters.count(one) for one in clusters} == {55}
+    assert len(read_items(data_folder / "gsm8k_train.jsonl.gz")) == 7473
+    # Every file there is one of these.
+    known = {name for one in BENCHMARKS.values() for name in one.files} | {"gsm8k_train.jsonl.gz"}
+    assert {name for name in os.listdir(data_folder) if ".jsonl" in name} <= known

@@ -1,0 +1,305 @@
+import json
+import shutil
+import sys
+
+import pytest
+import torch
+from checkpoints_on_disk import END, KINDS, TURN_END, write_autoregressive, write_checkpoint, write_weights
+from transformers import PreTrainedModel
+
+from forkleft.errors import ForkLeftError
+from forkleft.rollout import generate
+from forkleft.students import Family, Student, load_student, loading
+
+IDS = torch.tensor([[5, 9, 250, 3, 40, 7, 256, 19]])
+
+
+def same_parameters(one: PreTrainedModel, two: PreTrainedModel) -> bool:
+    ours, theirs = (dict(model.named_parameters(remove_duplicate=False)) for model in (one, two))
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_loads_as_the_stock_model_of_its_tensors(tmp_path, kind, tied, shards):
+    written = write_checkpoint(tmp_path / kind, kind, shards=shards, tied=tied)
+    student = load_student(written.folder, **written.settings)
+    assert student.family == written.family
+    assert (student.vocabulary.mask_id, student.vocabulary.stop_ids) == (written.mask_id, written.stop_ids)
+    assert type(student.model) is type(written.stock)
+    assert same_parameters(student.model, written.stock)
+    assert (student.model.lm_head.weight is student.model.model.embed_tokens.weight) is tied
+    assert not student.model.training and all(parameter.requires_grad for parameter in student.model.parameters())
+    with torch.no_grad():
+        ours, theirs = student.model(IDS).logits, written.stock(IDS).logits
+    assert (ours - theirs).abs().max() <= 1e-6
+    assert ours.std() > 0.5  # predictions that say something
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loaded_student_generates(tmp_path, kind):
+    written = write_checkpoint(tmp_path / kind, kind)
+    student = load_student(written.folder, **written.settings)
+    prompt = student.tokenizer.encode("What is 6 * 7?", add_special_tokens=False)
+    by_hand = Student.from_model(
+        written.stock, written.family, written.mask_id, written.stop_ids, tokenizer=student.tokenizer
+    )
+    one, two = (generate(model, [prompt], max_new_tokens=40, passes=4)[0] for model in (student, by_hand))
+    assert one == two
+    assert len(one.tokens) > 0 and written.mask_id not in one.tokens and max(one.tokens) < 283
+
+
+def test_dtype_and_device(tmp_path):
+    written = write_checkpoint(tmp_path, "sdar")
+    student = load_student(tmp_path, dtype=torch.bfloat16, device="cpu")
+    assert {parameter.dtype for parameter in student.model.parameters()} == {torch.bfloat16}
+    assert torch.equal(student.model.lm_head.weight, written.tensors["lm_head.weight"].bfloat16())
+    # The rotary frequencies stay exact whatever the parameters are in.
+    assert student.model.model.rotary_emb.inv_freq.dtype is torch.float32
+
+
+def test_what_the_user_says_wins(tmp_path):
+    write_checkpoint(tmp_path, "sdar")
+    student = load_student(tmp_path, block_size=16, mask_token="<|box_start|>")
+    assert student.family == Family("block", 16, "absolute") and student.vocabulary.mask_id == 261
+    own = Family("full", 8)
+    assert load_student(tmp_path, family=own).family == own
+    assert load_student(tmp_path, family="bd3lm").family == Family("block", 4, "prompt_end_backward")
+
+
+def test_the_block_size_of_the_checkpoint_wins_over_the_familys(tmp_path):
+    written = write_checkpoint(tmp_path, "sdar")
+    (tmp_path / "config.json").write_text(json.dumps(written.config | {"block_size": 64}))
+    assert load_student(tmp_path).family == Family("block", 64, "absolute")
+    written = write_checkpoint(tmp_path / "fast", "fast-dllm-v2")
+    assert load_student(written.folder, block_size=8).family == Family("block", 8, "absolute", "shifted")
+
+
+def test_a_stock_folder_with_a_sidecar_needs_nothing_more(tmp_path):
+    stock = write_autoregressive(tmp_path)
+    facts = {"attention": "block", "block_size": 16, "anchor": "prompt_end", "head": "same"}
+    sidecar = {"family": None, **facts, "mask_id": 300, "stop_ids": [TURN_END]}
+    (tmp_path / loading.SIDECAR).write_text(json.dumps(sidecar))
+    student = load_student(tmp_path)
+    assert student.family == Family("block", 16) and student.vocabulary.stop_ids == (TURN_END,)
+    assert student.vocabulary.mask_id == 300 and same_parameters(student.model, stock)
+    assert load_student(tmp_path, block_size=4, mask_token=301).vocabulary.mask_id == 301
+    (tmp_path / loading.SIDECAR).write_text(json.dumps({"family": None}))
+    with pytest.raises(ForkLeftError, match=r"forkleft_student.json is damaged \(KeyError\('attention'\)\)"):
+        load_student(tmp_path)
+
+
+def test_the_mask_of_efficient_dlm_is_not_guessed(tmp_path):
+    write_checkpoint(tmp_path, "efficient-dlm")
+    with pytest.raises(
+        ForkLeftError, match=r"neither tokenizer nor configuration .* candidates: '<\|mask_token\|>' \(282\)"
+    ):
+        load_student(tmp_path)
+
+
+def test_a_mask_without_a_row_is_an_error(tmp_path):
+    """An autoregressive checkpoint has no row for a mask token that is not in its tokenizer."""
+    write_autoregressive(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    tensors = write_checkpoint(tmp_path / "other", "bd3lm", tied=True).tensors
+    tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"][:282].clone()
+    write_weights(tmp_path, tensors)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 282}))
+    with pytest.raises(ForkLeftError, match="mask id 282 is outside the model's 282 embeddings"):
+        load_student(tmp_path, family="bd3lm")
+
+
+def test_without_a_generation_config_the_configuration_names_the_end(tmp_path):
+    written = write_checkpoint(tmp_path, "llada")
+    (tmp_path / "generation_config.json").unlink()
+    assert load_student(tmp_path).vocabulary.stop_ids == written.stop_ids
+    written = write_checkpoint(tmp_path / "edlm", "efficient-dlm")
+    assert load_student(written.folder, **written.settings).vocabulary.stop_ids == (END,)
+
+
+@pytest.mark.parametrize("kind", ["dream", "sdar", "efficient-dlm"])
+def test_code_in_the_folder_is_never_imported(tmp_path, kind):
+    """Booby traps in every place where Transformers would look for code; they would leave a file behind."""
+    written = write_checkpoint(tmp_path / "model", kind)
+    trap = tmp_path / "sprung"
+    code = f"open({str(trap)!r}, 'w').close()\n"
+    names = ("modeling_x", "configuration_x", "tokenization_x")
+    for path in (*written.folder.glob("*.py"), *(written.folder / f"{name}.py" for name in names)):
+        path.write_text(code)
+    maps = {"AutoConfig": "configuration_x.C", "AutoModel": "modeling_x.M", "AutoModelForCausalLM": "modeling_x.M"}
+    (written.folder / "config.json").write_text(json.dumps(written.config | {"auto_map": maps}))
+    path = written.folder / "tokenizer_config.json"
+    fields = json.loads(path.read_text()) | {"auto_map": {"AutoTokenizer": ["tokenization_x.T", "tokenization_x.T"]}}
+    for tokenizer_class in (fields.pop("tokenizer_class"), "T", None):
+        path.write_text(json.dumps(fields | ({"tokenizer_class": tokenizer_class} if tokenizer_class else {})))
+        for trust in (False, True):
+            load_student(written.folder, **written.settings, trust_remote_code=trust)
+    assert not trap.exists()
+    assert not any("modeling_x" in name or "tokenization_x" in name for name in sys.modules)
+
+
+def test_a_tokenizer_that_needs_its_own_code_runs_it_only_if_trusted(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    written = write_checkpoint(tmp_path / "model", "sdar")
+    trap = tmp_path / "run"
+    (written.folder / "tokenizer.json").rename(written.folder / "data.json")
+    (written.folder / "tokenization_qwen2.py").write_text(
+        "from transformers import PreTrainedTokenizerFast\n"
+        f"open({str(trap)!r}, 'w').close()\n"
+        "class Qwen2Tokenizer(PreTrainedTokenizerFast):\n"
+        "    def __init__(self, **settings):\n"
+        f"        super().__init__(**settings | {{'tokenizer_file': {str(written.folder / 'data.json')!r}}})\n"
+    )
+    with pytest.raises(ForkLeftError, match=r"needs its own code \(\['tokenization_qwen2.Qwen2Tokenizer', None\]\)"):
+        load_student(written.folder)
+    assert not trap.exists()
+    student = load_student(written.folder, trust_remote_code=True)
+    assert trap.exists() and student.vocabulary.mask_id == written.mask_id
+    assert student.tokenizer.encode("<|im_end|>", add_special_tokens=False) == [TURN_END]
+
+
+def test_a_folder_without_a_tokenizer(tmp_path):
+    written = write_checkpoint(tmp_path, "llada")
+    (written.folder / "tokenizer.json").write_text("{")
+    with pytest.raises(ForkLeftError, match=r"the tokenizer in .* cannot be read"):
+        load_student(tmp_path)
+    (written.folder / "tokenizer.json").unlink()
+    with pytest.raises(ForkLeftError, match=r"has no tokenizer: expected tokenizer.json, or vocab.json and merges.txt"):
+        load_student(tmp_path)
+
+
+def test_an_autoregressive_checkpoint_points_to_convert(tmp_path):
+    write_autoregressive(tmp_path)
+    with pytest.raises(ForkLeftError, match=r"'qwen3' is that of an autoregressive checkpoint.*`forkleft convert`"):
+        load_student(tmp_path)
+
+
+def test_ambiguous_and_unknown_families(tmp_path):
+    written = write_checkpoint(tmp_path, "bd3lm")
+    with pytest.raises(ForkLeftError, match="family='bd3lm' or family='mdlm'"):
+        load_student(tmp_path)
+    with pytest.raises(ForkLeftError, match="unknown family 'opd'; there are efficient-dlm, sdar"):
+        load_student(tmp_path, family="opd")
+    (tmp_path / "config.json").write_text(json.dumps(written.config | {"model_type": "mamba"}))
+    with pytest.raises(ForkLeftError, match="model_type 'mamba', which is none of the known student families"):
+        load_student(tmp_path)
+    with pytest.raises(ForkLeftError, match=r"model_type 'mamba' has no stock class; .* never runs a model's own code"):
+        load_student(tmp_path, family="bd3lm")
+
+
+def test_bad_weights(tmp_path):
+    """Missing, unexpected and misshapen tensors, all named; nothing is left at random."""
+    written = write_checkpoint(tmp_path / "one", "sdar")
+    norm = "model.layers.1.self_attn.q_norm.weight"
+    without = {name: tensor for name, tensor in written.tensors.items() if name != norm}
+    cases = [
+        (without, f"missing: {norm}$"),
+        (written.tensors | {"model.extra": torch.ones(2)}, "unexpected: model.extra$"),
+        (without | {"model.extra": torch.ones(2)}, f"missing: {norm}; unexpected: model.extra$"),
+        (without | {norm: torch.ones(9)}, rf"{norm} has shape \(9,\), but config.json makes it \(8,\)"),
+        (without | {norm: torch.ones(8, dtype=torch.int8)}, f"{norm} is stored as I8; expected floating point"),
+    ]
+    for tensors, message in cases:
+        write_weights(written.folder, tensors)
+        with pytest.raises(ForkLeftError, match=message):
+            load_student(written.folder)
+    computed = {
+        "model.rotary_emb.inv_freq": torch.ones(4),
+        "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
+    }
+    write_weights(written.folder, written.tensors | computed)
+    assert same_parameters(load_student(written.folder).model, written.stock)
+
+
+def test_a_configuration_that_disagrees_with_the_tensors(tmp_path):
+    written = write_checkpoint(tmp_path, "sdar")
+    cases = [
+        ({"hidden_size": 64}, r"has shape .*, but config.json makes it"),
+        ({"num_hidden_layers": 3}, r"missing: model.layers.2.input_layernorm.weight, .* and 3 more"),
+        ({"tie_word_embeddings": True}, "ties the output head to the embedding, but lm_head.weight differs"),
+    ]
+    for changes, message in cases:
+        (tmp_path / "config.json").write_text(json.dumps(written.config | changes))
+        with pytest.raises(ForkLeftError, match=message):
+            load_student(tmp_path)
+
+
+def test_a_tied_head_that_was_stored_too(tmp_path):
+    written = write_checkpoint(tmp_path, "sdar", tied=True)
+    write_weights(tmp_path, written.tensors | {"lm_head.weight": written.tensors["model.embed_tokens.weight"].clone()})
+    assert same_parameters(load_student(tmp_path).model, written.stock)
+
+
+def test_damaged_files(tmp_path):
+    for kind in ("missing", "truncated", "empty"):
+        folder = write_checkpoint(tmp_path / kind, "sdar", shards=3).folder
+        shard = folder / "model-00002-of-00003.safetensors"
+        if kind == "missing":
+            shard.unlink()
+            message = r"lacks 1 of its 3 weight files: model-00002-of-00003.safetensors; download it again"
+        else:
+            shard.write_bytes(shard.read_bytes()[: {"truncated": -100, "empty": 0}[kind] or 0])
+            message = "model-00002-of-00003.safetensors is damaged or truncated"
+        with pytest.raises(ForkLeftError, match=message):
+            load_student(folder)
+    index = folder / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"a": "../a.safetensors"}}')
+    with pytest.raises(ForkLeftError, match=r"names files outside its folder: ../a.safetensors"):
+        load_student(folder)
+    index.write_text("{")
+    with pytest.raises(ForkLeftError, match=r"index.json cannot be read: Expecting property name"):
+        load_student(folder)
+    index.unlink()
+    with pytest.raises(ForkLeftError, match=r"neither model.safetensors nor model.safetensors.index.json"):
+        load_student(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(ForkLeftError, match=r"config.json is missing"):
+        load_student(folder)
+
+
+def test_an_index_that_lists_what_no_file_has(tmp_path):
+    folder = write_checkpoint(tmp_path, "sdar", shards=2).folder
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    index["weight_map"]["model.ghost"] = "model-00001-of-00002.safetensors"
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ForkLeftError, match=r"lists tensors that are in none of its files: model.ghost"):
+        load_student(folder)
+
+
+def test_pickled_weights_are_refused_by_name(tmp_path):
+    folder = write_checkpoint(tmp_path, "sdar").folder
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ForkLeftError, match=r"its weights in pytorch_model.bin: pickles, .* are refused"):
+        load_student(folder)
+    (folder / "pytorch_model.bin").rename(folder / "model.gguf")
+    with pytest.raises(ForkLeftError, match=r"has only GGUF weights \(model.gguf\)"):
+        load_student(folder)
+    (folder / "model.gguf").unlink()
+    with pytest.raises(ForkLeftError, match=r"has no weights: expected model.safetensors or"):
+        load_student(folder)
+
+
+def test_paths_that_lead_nowhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ForkLeftError, match="and it cannot be the id of a repository"):
+        load_student(tmp_path / "absent")
+    with pytest.raises(ForkLeftError, match="there is no folder owner/absent, and the hub gave no repository"):
+        load_student("owner/absent")
+    (tmp_path / "a.gguf").touch()
+    with pytest.raises(ForkLeftError, match=r"a.gguf is a file: expected a checkpoint's folder"):
+        load_student(tmp_path / "a.gguf")
+
+
+def test_a_hub_id_is_downloaded_without_pickles(tmp_path, monkeypatch):
+    written = write_checkpoint(tmp_path / "hub", "sdar")
+    asked = {}
+
+    def snapshot_download(name, allow_patterns):
+        asked[name] = allow_patterns
+        return str(shutil.copytree(written.folder, tmp_path / "snapshot"))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    assert same_parameters(load_student("JetLM/SDAR-1.7B-Chat").model, written.stock)
+    assert not any(pattern in ("*", "*.bin") for pattern in asked["JetLM/SDAR-1.7B-Chat"])

@@ -1,0 +1,156 @@
+import json
+
+import pytest
+import torch
+from checkpoints_on_disk import KINDS, write_checkpoint
+from peft import LoraConfig, get_peft_model
+from safetensors import safe_open
+from tiny import FAMILIES, MASK, STOP, family_name, tiny_model, tiny_student, tiny_tokenizer
+
+from forkleft.errors import ForkLeftError
+from forkleft.rollout import generate
+from forkleft.students import Student, load_student, save_student
+from forkleft.students.loading import SIDECAR
+
+PROMPT = [5, 9, 40, 7]
+
+
+def stored(folder):
+    """All tensors of a folder by name."""
+    found = {}
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            found |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_student_is_saved_in_the_format_it_came_from(tmp_path, kind):
+    written = write_checkpoint(tmp_path / "a", kind, shards=2)
+    student = load_student(written.folder, **written.settings)
+    save_student(student, tmp_path / "b")
+    saved = stored(tmp_path / "b")
+    assert saved.keys() == written.tensors.keys()
+    assert all(torch.equal(saved[name], tensor) for name, tensor in written.tensors.items())
+    assert json.loads((tmp_path / "b" / "config.json").read_text()) == written.config
+    kept = {path.name for path in written.folder.iterdir() if not path.name.startswith("model.safe")}
+    kept = {name for name in kept if not name.endswith(".safetensors")}
+    assert {path.name for path in (tmp_path / "b").iterdir()} == kept | {"model.safetensors", SIDECAR}
+    for name in kept - {"config.json"}:
+        assert (tmp_path / "b" / name).read_bytes() == (written.folder / name).read_bytes()
+    # Nothing has to be said again: the family, the mask and the ends are noted.
+    again = load_student(tmp_path / "b")
+    assert again.family == student.family and again.family.name == student.family.name
+    assert again.vocabulary == student.vocabulary
+    one, two = (generate(model, [PROMPT], max_new_tokens=12)[0] for model in (student, again))
+    assert one == two
+
+
+@pytest.mark.parametrize("kind", ["sdar", "sdar-moe", "dream", "llada"])
+def test_a_trained_student_is_saved_as_it_is_now(tmp_path, kind):
+    student = load_student(write_checkpoint(tmp_path / "a", kind).folder)
+    with torch.no_grad():
+        for parameter in student.model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.01)
+    save_student(student, tmp_path / "b", shard_bytes=20_000)
+    again = load_student(tmp_path / "b")
+    assert all(torch.equal(a, b) for a, b in zip(student.model.parameters(), again.model.parameters(), strict=True))
+    # In files of at most the size asked for, or one tensor.
+    shards = sorted((tmp_path / "b").glob("model-*.safetensors"))
+    assert len(shards) > 3 and shards[0].name == f"model-00001-of-{len(shards):05d}.safetensors"
+    for path in shards:
+        with safe_open(path, framework="pt") as file:
+            sizes = [file.get_tensor(name).nbytes for name in file.keys()]  # noqa: SIM118
+        assert sum(sizes) <= 20_000 or len(sizes) == 1
+    index = json.loads((tmp_path / "b" / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == sum(x.nbytes for x in stored(tmp_path / "b").values())
+
+
+def test_saving_again_leaves_no_old_weights(tmp_path):
+    student = load_student(write_checkpoint(tmp_path / "a", "sdar").folder)
+    save_student(student, tmp_path / "b", shard_bytes=20_000)
+    save_student(student, tmp_path / "b")
+    assert [path.name for path in (tmp_path / "b").glob("model*.safetensors*")] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize(("kind", "field"), [("sdar", "torch_dtype"), ("bd3lm", "dtype")])
+def test_the_dtype_is_noted_where_the_configuration_has_it(tmp_path, kind, field):
+    written = write_checkpoint(tmp_path / "a", kind)
+    student = load_student(written.folder, **written.settings)
+    save_student(student, tmp_path / "b", dtype=torch.bfloat16)
+    assert json.loads((tmp_path / "b" / "config.json").read_text()) == written.config | {field: "bfloat16"}
+    assert {tensor.dtype for tensor in stored(tmp_path / "b").values()} == {torch.bfloat16}
+    assert student.model.dtype is torch.float32
+    save_student(load_student(tmp_path / "b", dtype=torch.bfloat16), tmp_path / "c")
+    assert all(torch.equal(a, b) for a, b in zip(*(stored(tmp_path / x).values() for x in "bc"), strict=True))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "qwen3_moe"])
+def test_a_student_made_in_memory_becomes_a_stock_folder(tmp_path, architecture):
+    family = FAMILIES[1]
+    student = tiny_student(family, architecture, tokenizer=tiny_tokenizer(), norm_topk_prob=True)
+    save_student(student, tmp_path / "saved")
+    again = load_student(tmp_path / "saved")
+    assert again.family == family and again.vocabulary == student.vocabulary
+    assert type(again.model) is type(student.model)
+    one, two = (generate(model, [[1, 2, 3]], max_new_tokens=8)[0] for model in (student, again))
+    assert one == two
+    # And Transformers loads it, too.
+    stock = type(student.model).from_pretrained(tmp_path / "saved")
+    ids = torch.tensor([[1, 2, 3, 30]])
+    assert torch.allclose(stock(ids).logits, student.model(ids).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=family_name)
+def test_every_fact_survives(tmp_path, family):
+    save_student(tiny_student(family, tokenizer=tiny_tokenizer()), tmp_path)
+    assert load_student(tmp_path).family == family
+
+
+@pytest.mark.parametrize("kind", ["dream", "llada", "sdar-moe"])
+def test_lora_is_merged_on_request(tmp_path, kind):
+    written = write_checkpoint(tmp_path / "a", kind)
+    student = load_student(written.folder)
+    targets = ["q_proj", "o_proj"] if kind == "sdar-moe" else ["q_proj", "v_proj", "down_proj"]
+    get_peft_model(student.model, LoraConfig(r=2, target_modules=targets, lora_alpha=8))
+    with torch.no_grad():
+        for name, parameter in student.model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.3)
+    before = {name: parameter.clone() for name, parameter in student.model.named_parameters()}
+    with pytest.raises(ForkLeftError, match=r"adapters in \d+ of its modules; say merge_adapters=True"):
+        save_student(student, tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+    save_student(student, tmp_path / "b", merge_adapters=True)
+    # The model in memory is what it was, and what was written computes what it does.
+    assert all(torch.equal(before[name], parameter) for name, parameter in student.model.named_parameters())
+    assert stored(tmp_path / "b").keys() == written.tensors.keys()
+    ids = torch.tensor([PROMPT])
+    with torch.no_grad():
+        adapted, merged = (model(ids).logits for model in (student.model, load_student(tmp_path / "b").model))
+        plain = written.stock(ids).logits
+    assert (adapted - merged).abs().max() < 1e-4 < (adapted - plain).abs().max()
+
+
+def test_adapters_that_cannot_be_merged(tmp_path):
+    for settings, message in (
+        ({"target_modules": ["embed_tokens"]}, "model.embed_tokens has adapters other than plain LoRA"),
+        ({"target_modules": ["q_proj"], "use_dora": True}, "q_proj has adapters other than plain LoRA"),
+        ({"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, "lm_head.modules_to_save.default.weight"),
+    ):
+        student = Student.from_model(tiny_model(), FAMILIES[0], MASK, [STOP])
+        get_peft_model(student.model, LoraConfig(r=2, **settings))
+        with pytest.raises(ForkLeftError, match=message):
+            save_student(student, tmp_path, merge_adapters=True)
+
+
+def test_the_origin_is_neither_overwritten_nor_needed_whole(tmp_path):
+    folder = write_checkpoint(tmp_path / "a", "sdar").folder
+    student = load_student(folder)
+    with pytest.raises(ForkLeftError, match="is where the student was loaded from; save it to another folder"):
+        save_student(student, tmp_path / "b" / ".." / "a")
+    (folder / "model.safetensors").unlink()
+    save_student(student, tmp_path / "b")
+    folder.rename(tmp_path / "moved")
+    with pytest.raises(ForkLeftError, match=r"was loaded from .* which is gone"):
+        save_student(student, tmp_path / "c")

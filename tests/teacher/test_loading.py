@@ -1,0 +1,102 @@
+import json
+import logging
+
+import pytest
+import torch
+from checkpoints_on_disk import END, TURN_END, write_autoregressive, write_checkpoint, write_tokenizer, write_weights
+from tiny import FAMILIES, tiny_model, tiny_student
+
+from forkleft.errors import ForkLeftError
+from forkleft.students import load_student
+from forkleft.teacher.loading import load_teacher
+
+QUESTION = [{"role": "user", "content": "1+1"}]
+
+
+def test_a_teacher_from_a_folder(tmp_path):
+    stock = write_autoregressive(tmp_path)
+    teacher = load_teacher(tmp_path, batch_size=3)
+    assert teacher.stop_ids == (TURN_END, END) and teacher.batch_size == 3
+    assert not any(parameter.requires_grad for parameter in teacher.model.parameters())
+    ids = torch.tensor([[5, 6, 7]])
+    assert torch.allclose(teacher.model(ids).logits, stock(ids).logits, atol=1e-5)
+    assert load_teacher(tmp_path, dtype=torch.bfloat16, device="cpu").model.dtype is torch.bfloat16
+    assert len(teacher.answers([QUESTION], max_new_tokens=4)) == 1
+
+
+def test_a_mixture_of_experts(tmp_path):
+    model = tiny_model("qwen3_moe", vocab_size=320)
+    model.save_pretrained(tmp_path)
+    write_tokenizer(tmp_path, ["<|endoftext|>"], tokenizer_class="PreTrainedTokenizerFast")
+    teacher = load_teacher(tmp_path)
+    ids = torch.tensor([[5, 6, 7]])
+    assert torch.allclose(teacher.model(ids).logits, model(ids).logits, atol=1e-4)
+
+
+def test_what_student_and_teacher_share_is_told(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="forkleft")
+    write_autoregressive(tmp_path / "ar")
+    student = load_student(write_checkpoint(tmp_path / "sdar", "sdar").folder)
+    teacher = load_teacher(tmp_path / "ar", student=student)
+    assert teacher.stop_ids == (TURN_END, END)
+    assert caplog.messages[-1] == (
+        "student and teacher share 282 token ids; tokens of only one of them: '<|MASK|>'; "
+        "answers end at '<|im_end|>' (258), '<|endoftext|>' (256)"
+    )
+
+
+def test_answers_end_at_the_stop_ids_of_both(tmp_path):
+    write_autoregressive(tmp_path / "ar")
+    (tmp_path / "ar" / "generation_config.json").unlink()
+    path = tmp_path / "ar" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": TURN_END}))
+    student = load_student(write_checkpoint(tmp_path / "sdar", "sdar").folder)
+    assert load_teacher(tmp_path / "ar").stop_ids == (TURN_END,)
+    assert load_teacher(tmp_path / "ar", student=student).stop_ids == (TURN_END, END)
+
+
+def test_another_tokenizer_is_an_error(tmp_path):
+    write_autoregressive(tmp_path / "ar")
+    path = tmp_path / "ar" / "tokenizer.json"
+    tokens = json.loads(path.read_text())
+    vocabulary = tokens["model"]["vocab"]
+    vocabulary["A"], vocabulary["B"] = vocabulary["B"], vocabulary["A"]
+    path.write_text(json.dumps(tokens))
+    student = load_student(write_checkpoint(tmp_path / "sdar", "sdar").folder)
+    with pytest.raises(ForkLeftError, match="must share a tokenizer, but 2 ordinary tokens differ"):
+        load_teacher(tmp_path / "ar", student=student)
+    with pytest.raises(ForkLeftError, match="the student has no tokenizer to compare with"):
+        load_teacher(tmp_path / "ar", student=tiny_student(FAMILIES[0]))
+
+
+def test_a_teacher_that_is_not_whole_is_refused(tmp_path):
+    """Transformers fills what is missing with noise and only reports it."""
+    write_autoregressive(tmp_path / "ar", tied=False)
+    tensors = write_checkpoint(tmp_path / "sdar", "sdar").tensors
+    norm = tensors.pop("model.norm.weight")
+    write_weights(tmp_path / "ar", tensors)
+    with pytest.raises(ForkLeftError, match=r"are not those of its configuration; missing: model.norm.weight"):
+        load_teacher(tmp_path / "ar")
+    write_weights(tmp_path / "ar", tensors | {"model.norm.weight": norm, "model.extra": norm.clone()})
+    with pytest.raises(ForkLeftError, match=r"unexpected: model.extra"):
+        load_teacher(tmp_path / "ar")
+
+
+def test_bad_input(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    write_autoregressive(tmp_path / "ar")
+    trap = tmp_path / "sprung"
+    code = write_checkpoint(tmp_path / "sdar", "sdar").folder
+    for path in code.glob("*.py"):
+        path.write_text(f"open({str(trap)!r}, 'w').close()\n")
+    with pytest.raises(ForkLeftError, match="cannot be loaded"):
+        load_teacher(code)
+    assert not trap.exists()
+    with pytest.raises(ForkLeftError, match="cannot be loaded"):
+        load_teacher(tmp_path / "absent")
+    (tmp_path / "ar" / "model.safetensors").rename(tmp_path / "ar" / "pytorch_model.bin")
+    with pytest.raises(ForkLeftError, match=r"pytorch_model.bin: pickles"):
+        load_teacher(tmp_path / "ar")
+    (tmp_path / "a.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ForkLeftError, match="cannot be loaded"):
+        load_teacher(tmp_path / "a.gguf")

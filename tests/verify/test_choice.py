@@ -1,0 +1,59 @@
+import pytest
+
+from forkleft.verify.choice import choice_answer
+
+
+@pytest.mark.parametrize(
+    ("response", "letter"),
+    [
+        # A box comes first, whatever else is there; the last one counts.
+        (r"answer: A, no \boxed{B}, I mean \boxed{C}. The answer is D", "C"),
+        (r"\boxed{\text{B}}", "B"),
+        (r"\boxed{\textbf{(B)}}", "B"),
+        (r"\boxed{ b }", "B"),
+        (r"$\boxed{\mathrm{D}}$", "D"),
+        (r"\boxed{Dog} so B", "B"),
+        # Then an answer field.
+        ('"answer": "C"', "C"),
+        ('{"answer":"c"}', "C"),
+        ("**Answer:** B, since A and C are wrong", "B"),
+        ("Answer = (D)", "D"),
+        ("**Answer**: **A**", "A"),
+        ("Answer: option C", "C"),
+        (r"Answer: $\text{C}$", "C"),
+        ('"answer": "A" … "answer": "B" and D', "B"),
+        ("Answer：B", "B"),
+        ("The answer is A. Answer: B", "B"),
+        ("Answer: because C", "C"),
+        # Then a sentence.
+        ("The correct answer is C, not D.", "C"),
+        ("the answer is: (B) as A fails", "B"),
+        ("My answer is option **D**, not A", "D"),
+        ("The answer is a prime, so D", "D"),
+        # Then a letter that stands alone.
+        ("It cannot be A, so it must be C.", "C"),
+        ("选C。", "C"),
+        ("ABCD", None),
+        ("C_1 and B2", None),
+        ("c", None),
+        ("I say E", None),
+        ("none of them", None),
+        ("", None),
+    ],
+)
+def test_the_rules_in_their_order(response, letter):
+    assert choice_answer(response, "ABCD") == letter
+
+
+def test_only_offered_letters_count():
+    assert choice_answer("B or E", "ABCD") == "B"
+    assert choice_answer("B or E", "ABCDE") == "E"
+    assert choice_answer(r"\boxed{E}, that is A", "ABCD") == "A"
+
+
+@pytest.mark.parametrize(
+    "piece", ["answer is ", "answer" + " " * 50, "answer : ", r"\boxed{", " ", "(", "\x00", "\u202e", "\ud800"]
+)
+def test_megabytes_are_no_trouble(piece):
+    # A search that is quadratic in the length takes hours.
+    assert choice_answer(piece * (2_000_000 // len(piece)), "ABCD") is None
