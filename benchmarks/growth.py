@@ -6,11 +6,11 @@ is the forward of all readouts and losses; `backward`.
 
 The FLOPs are those the method asks for, by formula: every token through the linear layers, every query against the keys
 that it may see, every row that is read through the head. Padding, masked keys and whatever else is computed for nothing
-do not count, so waste that grows with the length shows. That the tokens and rows are the ones we compute is asserted
-first, against PyTorch's own count of matrix products (which knows no attention on a CPU). Processor time, not wall
-time: the machine may be shared.
+do not count, so waste that grows with the length shows. That tokens and rows are the ones we compute is asserted first,
+at the shorter length, against PyTorch's own count of matrix products (which knows no attention on a CPU). Processor
+time, not wall time: the machine may be shared.
 
-Shapes: E the width of the teacher.
+Shapes: V words, E the width of the teacher.
 """
 
 import statistics
@@ -148,8 +148,26 @@ class Update:
         self.run(measured)
         return found
 
-    def flops(self) -> dict[str, int]:
-        """By formula, after asserting that it agrees with what is counted."""
+    def flops(self) -> dict[str, tuple[int, int]]:
+        """What each phase of the last update was asked for: FLOPs of its matrix products, and of its attention."""
+        rollout = sum((rollout_work(self.settings.budget) for _ in self.lessons), start=Work())
+        teacher = sum(map(teacher_work, self.lessons), start=Work())
+        live, probe = (sum(map(work, self.lessons), start=Work()) for work in (live_work, probe_work))
+        asked = Work(rows=sum(len(lesson.taught[1]) for lesson in self.lessons if lesson.taught))
+        # The backward has two products for each of the forward, and projects the rows once more. Attention, too, is
+        # computed once more: five products for two.
+        again = Work(rows=live.rows) + asked
+        model = self.student.model
+        readout = live + probe + asked
+        return {
+            "rollout": (rollout.products(model), rollout.attention(model)),
+            "teacher": (teacher.products(model), teacher.attention(model)),
+            "readout": (readout.products(model), readout.attention(model)),
+            "backward": (2 * live.products(model) + again.products(model), 5 * live.attention(model) // 2),
+        }
+
+    def check_products(self) -> None:
+        """Assert that the products computed in an update are those asked for."""
         counted = {}
 
         def measured(phase: str, work: Callable[[], object]) -> object:
@@ -159,42 +177,22 @@ class Update:
             return result
 
         self.run(measured)
-        rollout = sum((rollout_work(self.settings.budget) for _ in self.lessons), start=Work())
-        teacher = sum(map(teacher_work, self.lessons), start=Work())
-        live, probe = (sum(map(work, self.lessons), start=Work()) for work in (live_work, probe_work))
-        asked = Work(rows=sum(len(lesson.taught[1]) for lesson in self.lessons if lesson.taught))
-        # The backward has two products for each of the forward, and projects the rows once more. Attention, too, is
-        # computed once more: five products for two.
-        again = Work(rows=live.rows) + asked
-        model = self.student.model
-        products = {
-            "rollout": rollout.products(model),
-            "teacher": teacher.products(model),
-            "readout": (live + probe + asked).products(model),
-            "backward": 2 * live.products(model) + again.products(model),
-        }
-        for phase in PHASES:
+        for phase, (products, _) in self.flops().items():
             # The losses leave out the last row of the head, which is the mask's.
-            error = abs(counted[phase] / products[phase] - 1)
-            assert error < 1e-4, f"{phase}: computed {counted[phase]:,} FLOPs, asked for {products[phase]:,}"
-        attention = {
-            "rollout": rollout.attention(model),
-            "teacher": teacher.attention(model),
-            "readout": (live + probe).attention(model),
-            "backward": 5 * live.attention(model) // 2,
-        }
-        return {phase: products[phase] + attention[phase] for phase in PHASES}
+            error = abs(counted[phase] / products - 1)
+            assert error < 1e-4, f"{phase}: computed {counted[phase]:,} FLOPs, asked for {products:,}"
 
 
 def run() -> list[Result]:
     """The rows of the growth of the update."""
     short, long = (Update(length) for length in LENGTHS)
-    flops = short.flops(), long.flops()
-    more = {phase: flops[1][phase] / flops[0][phase] for phase in PHASES}
+    short.check_products()
     repeats = [(short.seconds(), long.seconds()) for _ in range(REPEATS)]
+    before, after = short.flops(), long.flops()
     results = []
     for phase in PHASES:
-        growth = [after[phase] / before[phase] / more[phase] for before, after in repeats]
+        more = sum(after[phase]) / sum(before[phase])
+        growth = [slow[phase] / fast[phase] / more for fast, slow in repeats]
         name = f"growth: {phase}, {LENGTHS[0]} to {LENGTHS[1]} tokens, time / FLOPs"
         results.append(Result(name, statistics.median(growth), "<= 1.2", (min(growth), max(growth))))
     return results

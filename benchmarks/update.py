@@ -7,7 +7,8 @@ nothing to do well it does well: the batch is written together, the teacher and 
 question, and the head is applied once a question to the rows that are read.
 
 The plain side takes minutes. So it runs once, between three runs of ours, and its rollout with full logits is timed on
-the first block alone: every pass encodes the same canvas, so each block takes as long.
+the first block alone: every pass encodes the same canvas, so each block takes as long. Processor time, not wall time:
+in minutes a shared machine changes more than it does between short repeats.
 
 Shapes: R questions, L columns of the canvas, S selected positions of a question, V words.
 """
@@ -220,9 +221,9 @@ class Sides:
     @contextmanager
     def clock(self, name: str) -> Iterator[None]:
         """Note the seconds that something takes."""
-        start = time.perf_counter()
+        start = time.process_time()
         yield
-        self.seconds.setdefault(name, []).append(time.perf_counter() - start)
+        self.seconds.setdefault(name, []).append(time.process_time() - start)
 
 
 def run() -> list[Result]:

@@ -476,6 +476,12 @@ def write_autoregressive(folder: Path, *, tied: bool = True) -> PreTrainedModel:
     return _qwen3(tensors, tied)
 
 
+def same_parameters(one: PreTrainedModel, two: PreTrainedModel) -> bool:
+    """Whether two models have the same parameters under the same names."""
+    ours, theirs = (dict(model.named_parameters(remove_duplicate=False)) for model in (one, two))
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
 KINDS = {
     "efficient-dlm": _edlm,
     "sdar": _sdar,

@@ -96,7 +96,9 @@ def naive_generate(model, family, prompt, *, budget, passes, order, stop_ids=(ST
     record = {}
     forwards, position = 0, start
     while position < end:
-        _, stop = segment_bounds(family, position, start, end)
+        begin, stop = segment_bounds(family, position, start, end)
+        if family.sub_block:
+            stop = min(stop, begin + ((position - begin) // family.sub_block + 1) * family.sub_block)
         unresolved = list(range(position, stop))
         r = 1
         while unresolved:

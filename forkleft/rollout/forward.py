@@ -34,6 +34,9 @@ class Row:
     end: int  # of prompt and response budget
     segment_start: int = 0
     segment_end: int = 0
+    # What is filled together: up to the segment's end, or that of a sub-block.
+    window_start: int = 0
+    window_end: int = 0
     this_pass: int = 1
     forwards: int = 0
     generators: dict[str, torch.Generator] = field(default_factory=dict)

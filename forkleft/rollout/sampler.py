@@ -14,7 +14,7 @@ Shapes: R rows being written, L columns (sequence positions), B positions of a b
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -24,6 +24,8 @@ from forkleft.rollout.forward import CachedForward, CanvasForward, Forward, Row
 from forkleft.rollout.orders import ORDERS, Order, Predictions, choose, commits_this_pass, sample, summarise
 from forkleft.rollout.trajectory import Trajectory
 from forkleft.students.student import Student
+
+Watch = Callable[[int, list[int], list[float]], None]
 
 
 @torch.no_grad()
@@ -40,11 +42,12 @@ def generate(
     seed: int = 0,
     ids: Sequence[str] | None = None,
     batch_size: int = 32,
+    watch: Watch | None = None,
 ) -> list[Trajectory]:
     """Write a response to each prompt (token ids) and return the trajectories in the prompts' order.
 
     max_new_tokens: the response budget.
-    passes: R, the passes a block may take (default: its size, one token a pass).
+    passes: R, the passes a block, or a sub-block where the family has them, may take (default: one token a pass).
     threshold: in each pass also commit every position whose confidence is above it, beside the k_r that the passes ask
         for (one, unless there are fewer passes than positions).
     temperature, top_p: 0 commits the argmax, as training does; above 0 tokens are sampled.
@@ -52,6 +55,8 @@ def generate(
     ids: the questions' names, for errors and for keying random choices (default: the prompt itself); a repeated
         question draws anew.
     batch_size: rows written at a time.
+    watch: called after every pass, for each row, with the number of its prompt, its response so far (the mask where it
+        is not written yet) and the entropies at commit.
 
     Raises ForkLeftError for bad arguments, for a prompt that is empty, too long or contains the mask, and, naming the
     question, when the student's logits are not finite.
@@ -68,12 +73,13 @@ def generate(
             ids=ids,
             budget=max_new_tokens,
             order=order,
-            passes=passes or student.family.block_size,
+            passes=passes or student.family.sub_block or student.family.block_size,
             threshold=threshold,
             temperature=temperature,
             top_p=top_p,
             seed=seed,
             places=min(batch_size, len(prompts)),
+            watch=watch,
         )
         return rollout.run()
     finally:
@@ -98,10 +104,11 @@ class _Rollout:
         top_p: float,
         seed: int,
         places: int,
+        watch: Watch | None,
     ) -> None:
         self.student, self.prompts, self.ids, self.budget = student, prompts, ids, budget
         self.order, self.passes, self.threshold = order, passes, threshold
-        self.temperature, self.top_p, self.seed, self.places = temperature, top_p, seed, places
+        self.temperature, self.top_p, self.seed, self.places, self.watch = temperature, top_p, seed, places, watch
         columns, device = max(map(len, prompts)) + budget, student.device
         self.keys = _keys([ids_key(prompt) for prompt in prompts] if ids is None else ids)
         self.rows: list[Row] = []
@@ -123,10 +130,12 @@ class _Rollout:
             while len(self.rows) < self.places and (number := next(waiting, None)) is not None:
                 self.enter(number)
             self.step()
+            if self.watch is not None:
+                self.show()
             # From the last place on, so that a row that moves into a freed place has been looked at already.
             for place in reversed(range(len(self.rows))):
                 row = self.rows[place]
-                if not self.unresolved_in_segment[place] and (trajectory := self.close_segment(place)):
+                if not self.unresolved_in_window[place] and (trajectory := self.close_window(place)):
                     done[row.number] = trajectory
                     self.leave(place)
         return [done[number] for number in range(len(self.prompts))]
@@ -142,7 +151,7 @@ class _Rollout:
         self.ids_RL[place] = self.student.vocabulary.mask_id
         self.ids_RL[place, : len(prompt)] = torch.tensor(prompt)
         self.forward.enter(place, row)
-        self.open_segment(place, len(prompt))
+        self.open_window(place, len(prompt))
 
     def leave(self, place: int) -> None:
         last = len(self.rows) - 1
@@ -159,15 +168,17 @@ class _Rollout:
         self.rows[place] = self.rows[last]
         self.rows.pop()
 
-    def open_segment(self, place: int, position: int) -> None:
-        row = self.rows[place]
-        start, end = self.student.family.segment(position, len(row.prompt))
+    def open_window(self, place: int, position: int) -> None:
+        """Begin to fill the block, or the sub-block, that holds `position`, from there on."""
+        row, family = self.rows[place], self.student.family
+        start, end = family.segment(position, len(row.prompt))
         row.segment_start, row.segment_end, row.this_pass = start, min(end, row.end), 1
+        row.window_start, row.window_end = position, min(family.window(position, len(row.prompt))[1], row.segment_end)
         self.unresolved_RL[place] = False
-        self.unresolved_RL[place, position : row.segment_end] = True
+        self.unresolved_RL[place, position : row.window_end] = True
         if self.order == "random":
-            noise = torch.rand(row.segment_end - position, generator=row.generators["order"], dtype=torch.float64)
-            self.noise_RL[place, position : row.segment_end] = noise
+            noise = torch.rand(row.window_end - position, generator=row.generators["order"], dtype=torch.float64)
+            self.noise_RL[place, position : row.window_end] = noise
 
     def step(self) -> None:
         """One forward and its commits, in all rows."""
@@ -209,10 +220,15 @@ class _Rollout:
         self.confidence_RL[chosen] = confidence_U[chosen_U].to(self.entropy_RL.dtype)
         self.unresolved_RL[chosen] = False
         committed = torch.bincount(chosen[0], minlength=count).tolist()
-        self.unresolved_in_segment = [before - now for before, now in zip(left, committed, strict=True)]
+        self.unresolved_in_window = [before - now for before, now in zip(left, committed, strict=True)]
         for row in self.rows:
             row.this_pass += 1
             row.forwards += 1
+
+    def show(self) -> None:
+        for place, row in enumerate(self.rows):
+            written = slice(len(row.prompt), row.window_end)
+            self.watch(row.number, self.ids_RL[place, written].tolist(), self.entropy_RL[place, written].tolist())
 
     def uniform(self, place_U: torch.Tensor, offset_U: torch.Tensor) -> torch.Tensor:
         """A number in [0, 1) for each unresolved position, from the row's own stream."""
@@ -220,17 +236,16 @@ class _Rollout:
         drawn = [torch.rand(size, generator=row.generators["sample"], dtype=torch.float64) for row in self.rows]
         return torch.stack(drawn).to(self.entropy_RL)[place_U, offset_U]
 
-    def close_segment(self, place: int) -> Trajectory | None:
-        """After a block's last commit: the trajectory if the response has ended, else the next block is opened."""
+    def close_window(self, place: int) -> Trajectory | None:
+        """After the last commit: the trajectory if the response has ended, else the next window is opened."""
         row = self.rows[place]
         first = len(row.prompt)
-        begin = max(first, row.segment_start)
-        written = self.ids_RL[place, begin : row.segment_end].tolist()
+        written = self.ids_RL[place, row.window_start : row.window_end].tolist()
         stop = next((k for k, token in enumerate(written) if token in self.student.vocabulary.stop_ids), None)
-        if stop is None and row.segment_end < row.end:
-            self.open_segment(place, row.segment_end)
+        if stop is None and row.window_end < row.end:
+            self.open_window(place, row.window_end)
             return None
-        end = row.segment_end if stop is None else begin + stop + 1
+        end = row.window_end if stop is None else row.window_start + stop + 1
         tokens = self.ids_RL[place, first:end].tolist()
         tokenizer = self.student.tokenizer
         return Trajectory(

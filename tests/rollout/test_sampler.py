@@ -240,3 +240,41 @@ def test_logits_that_are_not_finite_name_the_question():
         student.model.get_input_embeddings().weight[30] = float("nan")
     with pytest.raises(ForkLeftError, match="question q1: the student's logits are not finite in pass 1 of the block"):
         generate(student, PROMPTS, max_new_tokens=8, ids=[f"q{k}" for k in range(5)])
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        Family("block", 8, "absolute", "shifted", sub_block=2),
+        Family("block", 8, "prompt_end", "same", sub_block=4),
+        Family("full", 8, head="shifted", sub_block=4),
+    ],
+    ids=family_name,
+)
+def test_sub_blocks_are_filled_one_after_the_other(family):
+    student = tiny_student(family, dtype=torch.float64)
+    model = plain_copy(student)
+    for passes, budget in ((4, 14), (2, 19), (1, 5)):
+        written = generate(student, PROMPTS, passes=passes, max_new_tokens=budget, batch_size=3)
+        for prompt, trajectory in zip(PROMPTS, written, strict=True):
+            expected = naive_generate(model, family, prompt, budget=budget, passes=passes, order="confidence")
+            assert_same(trajectory, expected)
+
+
+def test_every_pass_can_be_watched():
+    student = tiny_student(BLOCK, stop_ids=(STOP,))
+    seen = {}
+    written = generate(
+        student,
+        PROMPTS[:2],
+        passes=2,
+        max_new_tokens=8,
+        watch=lambda number, ids, entropies: seen.setdefault(number, []).append((ids, entropies)),
+    )
+    for number, trajectory in enumerate(written):
+        assert len(seen[number]) == trajectory.forwards
+        ids, entropies = seen[number][-1]
+        count = len(trajectory.tokens)
+        assert (ids[:count], entropies[:count]) == (trajectory.tokens, trajectory.entropy)
+        masked = [sum(i == MASK for i in ids) for ids, _ in seen[number]]
+        assert masked[0] == 2 and masked[1] == 0

@@ -57,8 +57,8 @@ def test_a_sub_block_is_filled_before_the_next():
     assert family.segment(13, 6) == (8, 16) and family.window(13, 6) == (12, 16) and family.window(11, 6) == (8, 12)
     # A prompt's remainder shares the first block; its response begins inside a sub-block.
     assert family.window(6, 6) == (4, 8)
-    for other in FAMILIES:
-        assert other.window(9, 6) == other.segment(9, 6)
+    whole = Family("block", 8, "absolute", "shifted")
+    assert whole.window(13, 6) == whole.segment(13, 6) == (8, 16)
 
 
 def test_a_name_is_a_label_only():

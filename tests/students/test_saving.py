@@ -42,8 +42,8 @@ def test_a_student_is_saved_in_the_format_it_came_from(tmp_path, kind):
     again = load_student(tmp_path / "b")
     assert again.family == student.family and again.family.name == student.family.name
     assert again.vocabulary == student.vocabulary
-    one, two = (generate(model, [PROMPT], max_new_tokens=12)[0] for model in (student, again))
-    assert one == two
+    one, two = (generate(model, [PROMPT], max_new_tokens=6, passes=2)[0] for model in (student, again))
+    assert one.tokens == two.tokens
 
 
 @pytest.mark.parametrize("kind", ["sdar", "sdar-moe", "dream", "llada"])
@@ -93,8 +93,8 @@ def test_a_student_made_in_memory_becomes_a_stock_folder(tmp_path, architecture)
     again = load_student(tmp_path / "saved")
     assert again.family == family and again.vocabulary == student.vocabulary
     assert type(again.model) is type(student.model)
-    one, two = (generate(model, [[1, 2, 3]], max_new_tokens=8)[0] for model in (student, again))
-    assert one == two
+    one, two = (generate(model, [[1, 2, 3]], max_new_tokens=6, passes=2)[0] for model in (student, again))
+    assert one.tokens == two.tokens
     # And Transformers loads it, too.
     stock = type(student.model).from_pretrained(tmp_path / "saved")
     ids = torch.tensor([[1, 2, 3, 30]])

@@ -1,0 +1,50 @@
+import pytest
+import torch
+from checkpoints_on_disk import write_autoregressive, write_checkpoint, write_tokenizer, write_weights
+from tiny import tiny_model
+
+from forkleft.errors import ForkLeftError
+from forkleft.students.autoregressive import load_causal_lm
+
+
+def test_a_mixture_of_experts(tmp_path):
+    model = tiny_model("qwen3_moe", vocab_size=320)
+    model.save_pretrained(tmp_path)
+    write_tokenizer(tmp_path, ["<|endoftext|>"], tokenizer_class="PreTrainedTokenizerFast")
+    loaded, tokenizer = load_causal_lm(tmp_path)
+    assert tokenizer.eos_token_id == 256
+    ids = torch.tensor([[5, 6, 7]])
+    assert torch.allclose(loaded(ids).logits, model(ids).logits, atol=1e-4)
+
+
+def test_what_is_not_whole_is_refused(tmp_path):
+    """Transformers fills what is missing with noise and only reports it."""
+    write_autoregressive(tmp_path / "ar", tied=False)
+    tensors = write_checkpoint(tmp_path / "sdar", "sdar").tensors
+    norm = tensors.pop("model.norm.weight")
+    write_weights(tmp_path / "ar", tensors)
+    with pytest.raises(ForkLeftError, match=r"are not those of its configuration; missing: model.norm.weight"):
+        load_causal_lm(tmp_path / "ar")
+    write_weights(tmp_path / "ar", tensors | {"model.norm.weight": norm, "model.extra": norm.clone()})
+    with pytest.raises(ForkLeftError, match=r"unexpected: model.extra"):
+        load_causal_lm(tmp_path / "ar")
+
+
+def test_bad_input(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    write_autoregressive(tmp_path / "ar")
+    trap = tmp_path / "sprung"
+    code = write_checkpoint(tmp_path / "sdar", "sdar").folder
+    for path in code.glob("*.py"):
+        path.write_text(f"open({str(trap)!r}, 'w').close()\n")
+    with pytest.raises(ForkLeftError, match="cannot be loaded"):
+        load_causal_lm(code)
+    assert not trap.exists()
+    with pytest.raises(ForkLeftError, match="cannot be loaded"):
+        load_causal_lm(tmp_path / "absent")
+    (tmp_path / "ar" / "model.safetensors").rename(tmp_path / "ar" / "pytorch_model.bin")
+    with pytest.raises(ForkLeftError, match=r"pytorch_model.bin: pickles"):
+        load_causal_lm(tmp_path / "ar")
+    (tmp_path / "a.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ForkLeftError, match="cannot be loaded"):
+        load_causal_lm(tmp_path / "a.gguf")
