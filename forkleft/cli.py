@@ -82,6 +82,26 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--config", type=Path, metavar="FILE", help="a recipe, such as recipes/lab.yaml")
         command.add_argument("--options", action="store_true", help="list all options, and what they do")
 
+    generate = _command(commands, "generate", _generate, "let a student write, and watch the text denoise")
+    _model_arguments(generate)
+    asked = generate.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--prompt", metavar="TEXT", help="the question")
+    asked.add_argument("--file", type=Path, metavar="FILE", help="one prompt a line, or .jsonl; - is standard input")
+    generate.add_argument("--plain", action="store_true", help="take prompts as they are, without the chat template")
+    generate.add_argument("--json", action="store_true", help="one JSON object a line: text, tokens, passes, entropies")
+    generate.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="response budget (default 256)")
+    generate.add_argument("--order", default="confidence", help="confidence (native), high_entropy, low_entropy, …")
+    generate.add_argument("--passes", type=int, metavar="N", help="passes a block (default: one token a pass)")
+    generate.add_argument(
+        "--threshold", type=float, metavar="P", help="also commit all positions above this confidence"
+    )
+    generate.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest token")
+    generate.add_argument(
+        "--top-p", type=float, default=1.0, metavar="P", help="sample from this much mass (default 1)"
+    )
+    generate.add_argument("--seed", type=int, default=0, help="for sampling (default 0)")
+    generate.add_argument("--batch-size", type=int, default=32, metavar="N", help="responses at a time (default 32)")
+
     convert = _command(commands, "convert", _convert, "turn an autoregressive checkpoint into a student")
     convert.add_argument("--model", required=True, metavar="FOLDER", help="a folder or a repository of the hub")
     convert.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="a new folder for the student")
@@ -133,6 +153,40 @@ def _command(
     parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.set_defaults(run=run, takes_options=takes_options)
     return parser
+
+
+def _model_arguments(command: argparse.ArgumentParser) -> None:
+    """Which student, and where: the same for every command that loads one."""
+    command.add_argument("--model", required=True, metavar="MODEL", help="a folder, a repository of the hub, lab:NAME")
+    command.add_argument("--family", metavar="NAME", help="where the checkpoint does not tell (docs/models.md)")
+    command.add_argument("--block-size", type=int, metavar="N", help="where the family's usual one is not wanted")
+    command.add_argument("--mask-token", metavar="TOKEN", help="where the checkpoint does not tell")
+    command.add_argument("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … (default: a GPU if there is one)")
+    command.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16", "float64"),
+        help="default: bfloat16 on a GPU, else float32",
+    )
+    command.add_argument("--trust-remote-code", action="store_true", help="let a tokenizer run its own code")
+
+
+def _load_student(options: argparse.Namespace) -> Any:
+    import torch
+
+    from forkleft.runs import checkpoint
+    from forkleft.students import load_student
+
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = options.dtype or ("bfloat16" if device.startswith("cuda") else "float32")
+    return load_student(
+        checkpoint(options.model),
+        family=options.family,
+        block_size=options.block_size,
+        mask_token=options.mask_token,
+        dtype=getattr(torch, dtype),
+        device=device,
+        trust_remote_code=options.trust_remote_code,
+    )
 
 
 def _shares(text: str) -> tuple[float, ...]:
@@ -192,6 +246,30 @@ def _list_options() -> None:
         console.print(f"[bold]{name}[/]  [dim]default {default_of(option)!r}[/]", highlight=False)
         if text := option.metadata.get("help"):
             console.print(f"    {' '.join(text.split())}", highlight=False, markup=False)
+
+
+def _generate(options: argparse.Namespace) -> None:
+    from forkleft.writing import read_prompts, write_responses
+
+    _hide_loading_bars()
+    if options.file is not None:
+        conversations = read_prompts(options.file)
+    else:
+        conversations = [[{"role": "user", "content": options.prompt}]]
+    write_responses(
+        _load_student(options),
+        conversations,
+        plain=options.plain,
+        as_json=options.json,
+        max_new_tokens=options.max_new_tokens,
+        order=options.order,
+        passes=options.passes,
+        threshold=options.threshold,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        seed=options.seed,
+        batch_size=options.batch_size,
+    )
 
 
 def _convert(options: argparse.Namespace) -> None:

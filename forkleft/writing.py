@@ -1,0 +1,89 @@
+"""What `forkleft generate` does: prompts from the command line or a file, responses to the terminal or as JSON."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from forkleft.errors import ForkLeftError
+from forkleft.jsonl import read_jsonl
+from forkleft.prompts import Message, prompt_ids
+from forkleft.report.live import LiveText
+from forkleft.rollout import Trajectory, generate
+from forkleft.students import Student
+
+
+def read_prompts(path: Path) -> list[list[Message]]:
+    """Conversations of a file: `.jsonl` rows with `messages`, `question` or `prompt`; else one prompt a line.
+
+    `-` is standard input. Raises ForkLeftError if there is none.
+    """
+    if path.name.endswith((".jsonl", ".jsonl.gz")):
+        found = [_conversation(where, row) for where, row in read_jsonl(path)]
+    else:
+        try:
+            text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ForkLeftError(f"cannot read prompts from {path}: {error}") from error
+        found = [_user_turn(line) for line in text.splitlines() if line.strip()]
+    if not found:
+        raise ForkLeftError(f"{path} holds no prompt; expected one a line")
+    return found
+
+
+def write_responses(
+    student: Student,
+    conversations: Sequence[Sequence[Message]],
+    *,
+    plain: bool,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Write a response to each conversation and print it; settings are those of `generate`.
+
+    plain: the prompt is taken as it is, without the chat template.
+    """
+    if plain:
+        prompts = [student.tokenizer.encode(conversation[-1]["content"]) for conversation in conversations]
+    else:
+        prompts = [prompt_ids(student.tokenizer, conversation) for conversation in conversations]
+    console = Console()
+    started = time.perf_counter()
+    if console.is_terminal and len(prompts) == 1 and not as_json:
+        with LiveText(console, student) as live:
+            written = generate(student, prompts, watch=live.show, **settings)
+            live.finish(written[0].tokens, written[0].entropy)
+    else:
+        written = generate(student, prompts, **settings)
+        _print(conversations, written, as_json)
+    if console.is_terminal and not as_json:
+        tokens, forwards = sum(len(one.tokens) for one in written), sum(one.forwards for one in written)
+        seconds = time.perf_counter() - started
+        told = f"{tokens} tokens in {forwards} forwards ({tokens / forwards:.1f} a forward), {seconds:.1f} s"
+        console.print(told, style="dim", highlight=False)
+
+
+def _print(conversations: Sequence[Sequence[Message]], written: Sequence[Trajectory], as_json: bool) -> None:
+    for conversation, one in zip(conversations, written, strict=True):
+        if as_json:
+            print(json.dumps({"messages": list(conversation)} | asdict(one), ensure_ascii=False))
+        else:
+            print(one.text)
+
+
+def _conversation(where: str, row: dict[str, Any]) -> list[Message]:
+    if isinstance(row.get("messages"), list):
+        return row["messages"]
+    prompt = row.get("question", row.get("prompt"))
+    if not isinstance(prompt, str):
+        raise ForkLeftError(f"{where}: expected messages, question or prompt, found {', '.join(row)}; rename the field")
+    return _user_turn(prompt)
+
+
+def _user_turn(text: str) -> list[Message]:
+    return [{"role": "user", "content": text}]
