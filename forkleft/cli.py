@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest and not options.takes_options:
-        parser.error(f"unknown {' '.join(rest)}")
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.rest = rest
     try:
         options.run(options)
@@ -102,6 +102,9 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--seed", type=int, default=0, help="for sampling (default 0)")
     generate.add_argument("--batch-size", type=int, default=32, metavar="N", help="responses at a time (default 32)")
 
+    doctor = _command(commands, "doctor", _doctor, "check the maths on your device, in your precision, with your model")
+    _model_arguments(doctor, required=False)
+
     convert = _command(commands, "convert", _convert, "turn an autoregressive checkpoint into a student")
     convert.add_argument("--model", required=True, metavar="FOLDER", help="a folder or a repository of the hub")
     convert.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="a new folder for the student")
@@ -155,9 +158,11 @@ def _command(
     return parser
 
 
-def _model_arguments(command: argparse.ArgumentParser) -> None:
+def _model_arguments(command: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Which student, and where: the same for every command that loads one."""
-    command.add_argument("--model", required=True, metavar="MODEL", help="a folder, a repository of the hub, lab:NAME")
+    other = "" if required else " (default: a small stand-in)"
+    told = f"a folder, a repository of the hub, lab:NAME{other}"
+    command.add_argument("--model", required=required, metavar="MODEL", help=told)
     command.add_argument("--family", metavar="NAME", help="where the checkpoint does not tell (docs/models.md)")
     command.add_argument("--block-size", type=int, metavar="N", help="where the family's usual one is not wanted")
     command.add_argument("--mask-token", metavar="TOKEN", help="where the checkpoint does not tell")
@@ -170,20 +175,25 @@ def _model_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--trust-remote-code", action="store_true", help="let a tokenizer run its own code")
 
 
-def _load_student(options: argparse.Namespace) -> Any:
+def _place(options: argparse.Namespace) -> tuple[str, Any]:
+    """The device and the precision that were asked for, or that fit."""
     import torch
 
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return device, getattr(torch, options.dtype or ("bfloat16" if device.startswith("cuda") else "float32"))
+
+
+def _load_student(options: argparse.Namespace) -> Any:
     from forkleft.runs import checkpoint
     from forkleft.students import load_student
 
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = options.dtype or ("bfloat16" if device.startswith("cuda") else "float32")
+    device, dtype = _place(options)
     return load_student(
         checkpoint(options.model),
         family=options.family,
         block_size=options.block_size,
         mask_token=options.mask_token,
-        dtype=getattr(torch, dtype),
+        dtype=dtype,
         device=device,
         trust_remote_code=options.trust_remote_code,
     )
@@ -270,6 +280,16 @@ def _generate(options: argparse.Namespace) -> None:
         seed=options.seed,
         batch_size=options.batch_size,
     )
+
+
+def _doctor(options: argparse.Namespace) -> None:
+    from forkleft import doctor
+
+    _hide_loading_bars()
+    device, dtype = _place(options)
+    student = doctor.stand_in(dtype, device) if options.model is None else _load_student(options)
+    if not doctor.doctor(student):
+        sys.exit(1)
 
 
 def _convert(options: argparse.Namespace) -> None:
