@@ -39,8 +39,11 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# glibc gives buffers above 32 MB back to the kernel after every operation, which then clears them anew; long
+# sequences on a CPU spend a quarter of their time on that. docs/training.md says it to users.
 bench: $(READY)
-	$(BIN)/python -m benchmarks
+	MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=8589934592 MALLOC_TOP_PAD_=67108864 \
+	  $(BIN)/python -m benchmarks
 
 # PyTorch is named first and exactly: its local suffix (+cpu, +cu130) differs from machine to machine.
 lock:

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import growth, loss, readout, rollout, update
+from benchmarks import growth, loss, readout, rollout, update, verify
 
 THREADS = 1
 
@@ -20,7 +20,7 @@ def main() -> int:
     torch.set_num_threads(THREADS)
     console = Console()
     results = []
-    for module in (rollout, readout, loss, update, growth):
+    for module in (rollout, readout, loss, update, growth, verify):
         with console.status(module.__name__):
             results += module.run()
     table = Table(title="Benchmarks", caption=f"median of interleaved repeats, {THREADS} thread")

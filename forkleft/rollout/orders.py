@@ -41,6 +41,8 @@ ORDERS: dict[str, Callable[[Predictions], torch.Tensor]] = {
 }
 
 
+_CACHED_NUMBERS = 2**18
+
 def commits_this_pass(unresolved: int, passes: int, this_pass: int) -> int:
     """k_r = ⌈|M_r| / (R − r + 1)⌉ (paper eq. `commit`), with r counted from 1."""
     return math.ceil(unresolved / (passes - this_pass + 1))
@@ -61,6 +63,14 @@ def summarise(logits_UV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     Overwrites the logits with logits relative to their maximum, which stand for the same distribution: the vocabulary
     is long, and every pass over it counts.
     """
+    # A few rows at a time stay in a processor's cache from one pass to the next; a GPU has no use for that.
+    rows = max(1, _CACHED_NUMBERS // logits_UV.shape[-1]) if logits_UV.device.type == "cpu" else len(logits_UV)
+    parts = [_summarise(part_CV) for part_CV in logits_UV.split(max(1, rows))]
+    entropy_U, confidence_U = (torch.cat(column) for column in zip(*parts, strict=True))
+    return entropy_U, confidence_U
+
+
+def _summarise(logits_UV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     relative_UV = logits_UV.sub_(logits_UV.amax(dim=-1, keepdim=True))
     p_UV = relative_UV.softmax(dim=-1)
     confidence_U = p_UV.amax(dim=-1)
