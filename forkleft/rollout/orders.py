@@ -43,6 +43,7 @@ ORDERS: dict[str, Callable[[Predictions], torch.Tensor]] = {
 
 _CACHED_NUMBERS = 2**18
 
+
 def commits_this_pass(unresolved: int, passes: int, this_pass: int) -> int:
     """k_r = ⌈|M_r| / (R − r + 1)⌉ (paper eq. `commit`), with r counted from 1."""
     return math.ceil(unresolved / (passes - this_pass + 1))

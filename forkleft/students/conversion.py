@@ -1,9 +1,9 @@
 """`convert`: an autoregressive checkpoint as the beginning of a student.
 
-A student of any family is a stock model, a mask token, and the facts of the family (design: the families differ from a
-stock checkpoint in attention and mask only). So nothing is trained here: the weights are kept, the mask token is found
+A student of any family is a stock model, a mask token, and the facts of the family, since the families differ from a
+stock checkpoint in attention and mask only. So nothing is trained here: the weights are kept, the mask token is found
 or added, and the facts are noted beside them. What comes out reads the prompt as before but has not learnt to fill in
-masks; `forkleft adapt` teaches it that.
+masks: that is taught by masked denoising (`forkleft/objective/denoising.py`) before anything is distilled.
 """
 
 from pathlib import Path
