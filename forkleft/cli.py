@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import Any, NoReturn
 from forkleft import __version__
 from forkleft.errors import ForkLeftError
 
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
 _USER_MISTAKE = 2
 _INTERRUPTED = 130
 
@@ -34,12 +36,15 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0, or 2 for a user's mistake."""
+    """Run the command line and return its exit code: 0, 2 for a user's mistake, 130 if it was interrupted."""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest and not options.takes_options:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.rest = rest
+    # What loading found out: which tokens the models share, which fields of a configuration nobody reads.
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("forkleft").setLevel(logging.INFO)
     try:
         options.run(options)
     except ForkLeftError as error:
@@ -90,7 +95,8 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--plain", action="store_true", help="take prompts as they are, without the chat template")
     generate.add_argument("--json", action="store_true", help="one JSON object a line: text, tokens, passes, entropies")
     generate.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="response budget (default 256)")
-    generate.add_argument("--order", default="confidence", help="confidence (native), high_entropy, low_entropy, …")
+    orders = ("confidence", "high_entropy", "low_entropy", "left_to_right", "random")
+    generate.add_argument("--order", choices=orders, default="confidence", help="default confidence, the native one")
     generate.add_argument("--passes", type=int, metavar="N", help="passes a block (default: one token a pass)")
     generate.add_argument(
         "--threshold", type=float, metavar="P", help="also commit all positions above this confidence"
@@ -109,9 +115,15 @@ def _parser() -> argparse.ArgumentParser:
     convert.add_argument("--model", required=True, metavar="FOLDER", help="a folder or a repository of the hub")
     convert.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="a new folder for the student")
     convert.add_argument("--family", required=True, metavar="NAME", help="what it is to become (docs/models.md)")
-    convert.add_argument("--mask-token", metavar="TOKEN", help="a reserved token, or a new one (default: the family's)")
+    told = "a reserved token or its id, or a new token (default: the family's)"
+    convert.add_argument("--mask-token", type=_token, metavar="TOKEN", help=told)
+    convert.add_argument("--dtype", choices=_DTYPES, help="of the written weights (default: as they are)")
     convert.add_argument("--block-size", type=int, metavar="N", help="tokens a block (default: the family's)")
     convert.add_argument("--gguf-file", metavar="FILE", help="the GGUF file in the folder or repository")
+
+    _command(
+        commands, "lm-eval", _lm_eval, "run lm-evaluation-harness on a student", takes_options=True, add_help=False
+    )
 
     lab = commands.add_parser("lab", help="the bundled miniature world", description="The bundled miniature world.")
     lab_commands = lab.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -150,8 +162,11 @@ def _command(
     summary: str,
     *,
     takes_options: bool = False,
+    add_help: bool = True,
 ) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    parser = commands.add_parser(
+        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", add_help=add_help
+    )
     # Also behind the command, where people put it; SUPPRESS keeps the one in front of it.
     parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.set_defaults(run=run, takes_options=takes_options)
@@ -165,11 +180,11 @@ def _model_arguments(command: argparse.ArgumentParser, *, required: bool = True)
     command.add_argument("--model", required=required, metavar="MODEL", help=told)
     command.add_argument("--family", metavar="NAME", help="where the checkpoint does not tell (docs/models.md)")
     command.add_argument("--block-size", type=int, metavar="N", help="where the family's usual one is not wanted")
-    command.add_argument("--mask-token", metavar="TOKEN", help="where the checkpoint does not tell")
+    command.add_argument("--mask-token", type=_token, metavar="TOKEN", help="or its id, where the checkpoint says none")
     command.add_argument("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … (default: a GPU if there is one)")
     command.add_argument(
         "--dtype",
-        choices=("float32", "bfloat16", "float16", "float64"),
+        choices=_DTYPES,
         help="default: bfloat16 on a GPU, else float32",
     )
     command.add_argument("--trust-remote-code", action="store_true", help="let a tokenizer run its own code")
@@ -180,6 +195,10 @@ def _place(options: argparse.Namespace) -> tuple[str, Any]:
     import torch
 
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ForkLeftError(f"there is no device {device!r} here: {str(error).splitlines()[0]}") from error
     return device, getattr(torch, options.dtype or ("bfloat16" if device.startswith("cuda") else "float32"))
 
 
@@ -197,6 +216,11 @@ def _load_student(options: argparse.Namespace) -> Any:
         device=device,
         trust_remote_code=options.trust_remote_code,
     )
+
+
+def _token(text: str) -> str | int:
+    """A token, or its id."""
+    return int(text) if text.isdecimal() else text
 
 
 def _shares(text: str) -> tuple[float, ...]:
@@ -292,7 +316,18 @@ def _doctor(options: argparse.Namespace) -> None:
         sys.exit(1)
 
 
+def _lm_eval(options: argparse.Namespace) -> None:
+    from forkleft.evaluate import harness
+    from forkleft.runs import checkpoint
+
+    # Its own --help, too, is that of lm_eval.
+    if code := harness.main(options.rest, checkpoint):
+        sys.exit(code)
+
+
 def _convert(options: argparse.Namespace) -> None:
+    import torch
+
     from forkleft.students import convert
 
     _hide_loading_bars()
@@ -303,6 +338,7 @@ def _convert(options: argparse.Namespace) -> None:
         mask_token=options.mask_token,
         block_size=options.block_size,
         gguf_file=options.gguf_file,
+        dtype=None if options.dtype is None else getattr(torch, options.dtype),
     )
     print(f"{options.output}: a student of family {options.family}, to be trained before it can write")
 

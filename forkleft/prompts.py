@@ -18,7 +18,7 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) 
     if tokenizer.chat_template is None:
         raise ForkLeftError(
             f"the tokenizer {tokenizer.name_or_path!r} has no chat template; take an instruction-tuned one of the "
-            "same family, or set tokenizer.chat_template"
+            "same family, give it a template (chat_template in a recipe), or take prompts as they are (--plain)"
         )
     try:
         # Templates that know no thinking ignore the switch.

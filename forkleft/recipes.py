@@ -32,7 +32,8 @@ class Recipe:
     student: str = _option(None, "The student: a folder, a repository of the hub, or lab:NAME.")
     family: str | None = _option(None, "The student's family, where its checkpoint does not tell (docs/models.md).")
     block_size: int | None = _option(None, "Tokens a block, where the family's usual size is not wanted.")
-    mask_token: str | None = _option(None, "The student's mask token, where its checkpoint does not tell.")
+    mask_token: str | None = _option(None, "The student's mask token, or its id, where its checkpoint does not tell.")
+    chat_template: str | None = _option(None, "A Jinja file: the chat template of a student whose tokenizer has none.")
     trust_remote_code: bool = _option(False, "Run code that comes with a checkpoint, where nothing else reads it.")
 
     teacher: str = _option(None, "The teacher: a folder, a repository of the hub, or lab:NAME.")

@@ -49,7 +49,9 @@ def write_responses(
     plain: the prompt is taken as it is, without the chat template.
     """
     if plain:
-        prompts = [student.tokenizer.encode(conversation[-1]["content"]) for conversation in conversations]
+        if any(len(conversation) > 1 for conversation in conversations):
+            raise ForkLeftError("a conversation of several turns needs the chat template; leave out --plain")
+        prompts = [student.tokenizer.encode(conversation[0]["content"]) for conversation in conversations]
     else:
         prompts = [prompt_ids(student.tokenizer, conversation) for conversation in conversations]
     console = Console()
@@ -59,8 +61,12 @@ def write_responses(
             written = generate(student, prompts, watch=live.show, **settings)
             live.finish(written[0].tokens, written[0].entropy)
     else:
-        written = generate(student, prompts, **settings)
-        _print(conversations, written, as_json)
+        written = []
+        # What is done is printed while the rest is written.
+        for start in range(0, len(prompts), settings["batch_size"]):
+            part = slice(start, start + settings["batch_size"])
+            written += generate(student, prompts[part], **settings)
+            _print(conversations[part], written[part], as_json, separated=len(prompts) > 1)
     if console.is_terminal and not as_json:
         tokens, forwards = sum(len(one.tokens) for one in written), sum(one.forwards for one in written)
         seconds = time.perf_counter() - started
@@ -68,17 +74,31 @@ def write_responses(
         console.print(told, style="dim", highlight=False)
 
 
-def _print(conversations: Sequence[Sequence[Message]], written: Sequence[Trajectory], as_json: bool) -> None:
+def _print(
+    conversations: Sequence[Sequence[Message]], written: Sequence[Trajectory], as_json: bool, *, separated: bool
+) -> None:
     for conversation, one in zip(conversations, written, strict=True):
         if as_json:
-            print(json.dumps({"messages": list(conversation)} | asdict(one), ensure_ascii=False))
+            print(json.dumps({"messages": list(conversation)} | asdict(one), ensure_ascii=False), flush=True)
         else:
-            print(one.text)
+            # Responses have lines of their own, so that a line between two of them tells where one ends.
+            print(f"{one.text}\n" if separated else one.text, flush=True)
 
 
 def _conversation(where: str, row: dict[str, Any]) -> list[Message]:
-    if isinstance(row.get("messages"), list):
-        return row["messages"]
+    messages = row.get("messages")
+    if messages is not None:
+        whole = (
+            isinstance(messages, list)
+            and messages
+            and all(
+                isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str)
+                for turn in messages
+            )
+        )
+        if not whole:
+            raise ForkLeftError(f"{where}: expected messages with role and content, found {messages!r:.80}")
+        return messages
     prompt = row.get("question", row.get("prompt"))
     if not isinstance(prompt, str):
         raise ForkLeftError(f"{where}: expected messages, question or prompt, found {', '.join(row)}; rename the field")

@@ -99,7 +99,8 @@ def test_accumulation_and_processes_change_nothing(tmp_path, verdicts):
     assert [row["questions"] for row in rows["whole"]] == [4, 4, 1]
     for name in ("accumulated", "processes"):
         for one, two in zip(rows["whole"], rows[name], strict=True):
-            assert one == pytest.approx(two, abs=1e-5)
+            # An epoch is counted in batches, which differ.
+            assert one | {"epoch": 0} == pytest.approx(two | {"epoch": 0}, abs=1e-5)
     if verdicts == "one-in-four":
         assert any(row["route_exclude"] >= 3 for row in rows["processes"])
     if verdicts == "excluded":
@@ -164,10 +165,10 @@ def without_times(path):
         ("plain", "step-1"),
         ("plain", "update-4"),
         ("plain", "save-checkpoint-4"),
-        ("plain", "saved-4"),
-        ("plain", "step-6"),
-        ("adapters, accumulated", "step-3"),
-        ("processes", "step-5"),
+        pytest.param("plain", "saved-4", marks=pytest.mark.slow),
+        pytest.param("plain", "step-6", marks=pytest.mark.slow),
+        pytest.param("adapters, accumulated", "step-3", marks=pytest.mark.slow),
+        pytest.param("processes", "step-5", marks=pytest.mark.slow),
     ],
 )
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, kind, moment):

@@ -1,7 +1,9 @@
 import io
 import json
+from functools import partial
 
 import pytest
+from rich.console import Console
 from tiny import FAMILIES, tiny_student, tiny_tokenizer
 
 from forkleft.cli import main
@@ -34,18 +36,42 @@ def test_files_without_prompts(tmp_path):
 def test_plain_text_and_json(capsys):
     student = tiny_student(FAMILIES[0], tokenizer=tiny_tokenizer())
     asked = [[{"role": "user", "content": text}] for text in ("a1", "b2c")]
-    write_responses(student, asked, plain=False, as_json=False, max_new_tokens=8)
-    texts = capsys.readouterr().out.splitlines()
-    write_responses(student, asked, plain=True, as_json=True, max_new_tokens=8)
+    write_responses(student, asked, plain=False, as_json=False, max_new_tokens=8, batch_size=1)
+    texts = capsys.readouterr().out.split("\n\n")[:-1]
+    write_responses(student, asked, plain=True, as_json=True, max_new_tokens=8, batch_size=32)
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     # The tiny template adds nothing, so that both ways say the same.
     assert [row["text"] for row in rows] == texts
     assert {"messages", "tokens", "commit_pass", "entropy", "confidence", "stopped", "forwards"} <= rows[0].keys()
 
 
+@pytest.mark.parametrize("messages", [[], "one", [{"role": "user"}], [3]])
+def test_conversations_that_are_none(tmp_path, messages):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
+    with pytest.raises(ForkLeftError, match="line 1: expected messages with role and content"):
+        read_prompts(tmp_path / "rows.jsonl")
+
+
+def test_several_turns_need_the_template():
+    student = tiny_student(FAMILIES[0], tokenizer=tiny_tokenizer())
+    turns = [{"role": "user", "content": "a"}] * 2
+    with pytest.raises(ForkLeftError, match="leave out --plain"):
+        write_responses(student, [turns], plain=True, as_json=False, max_new_tokens=8, batch_size=1)
+
+
+def test_a_terminal_shows_one_response_live(monkeypatch, capsys):
+    student = tiny_student(FAMILIES[0], tokenizer=tiny_tokenizer())
+    monkeypatch.setattr("forkleft.writing.Console", partial(Console, force_terminal=True, width=80, height=24))
+    asked = [[{"role": "user", "content": "a1"}]]
+    write_responses(student, asked, plain=False, as_json=False, max_new_tokens=8, batch_size=1)
+    told = capsys.readouterr().out
+    assert "pass 1" in told and "nats of entropy at commit" in told and "forwards" in told
+
+
 def test_the_command(capsys):
     words = ["generate", "--model", "lab:student-block", "--max-new-tokens", "32", "--device", "cpu"]
     assert main([*words, "--prompt", "a=7;b=a+5;c=b-a;c?"]) == 0
     assert capsys.readouterr().out == "b=7+5=2;c=2-7=5;#5\n"
-    assert main([*words, "--prompt", "a", "--order", "best"]) == 2
-    assert "unknown order 'best'" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main([*words, "--prompt", "a", "--order", "best"])
+    assert "unknown 'best'" in capsys.readouterr().err

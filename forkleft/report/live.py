@@ -1,6 +1,6 @@
 """Text that denoises before one's eyes: masked positions fill in, coloured by their entropy when committed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -11,7 +11,9 @@ from forkleft.students.student import Student
 
 # Upper ends in nats, with how a token is shown that was committed below it.
 SHADES = ((0.1, "default"), (0.5, "cyan"), (1.0, "yellow"), (float("inf"), "bold red"))
-_MASK = "▒"
+_MASK, _TORN = "▒", "\ufffd"
+# Lines below the text: an empty one and the state.
+_FOOT = 3
 
 
 class LiveText:
@@ -22,9 +24,9 @@ class LiveText:
     """
 
     def __init__(self, console: Console, student: Student) -> None:
-        self._student = student
+        self._console, self._student = console, student
         self._passes = 0
-        self._live = Live(console=console, auto_refresh=False, vertical_overflow="visible")
+        self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> "LiveText":
         self._live.start()
@@ -36,29 +38,54 @@ class LiveText:
         self._live.stop()
 
     def show(self, number: int, ids: Sequence[int], entropies: Sequence[float]) -> None:
-        """Draw the response as it stands after a pass."""
+        """Draw the response as it stands after a pass: its last lines, if it is longer than the terminal."""
         self._passes += 1
         left = sum(i == self._student.vocabulary.mask_id for i in ids)
         state = Text(f"\npass {self._passes}, {len(ids) - left} tokens, {left} masked", style="dim")
-        self._live.update(Group(coloured(self._student, ids, entropies), state), refresh=True)
+        lines = coloured(self._student, ids, entropies).wrap(self._console, self._console.width)
+        room = max(1, self._console.height - _FOOT)
+        self._live.update(Group(*lines[-room:], state), refresh=True)
 
     def finish(self, ids: Sequence[int], entropies: Sequence[float]) -> None:
-        """Leave the response as it ended, with what its colours mean."""
-        self._live.update(Group(coloured(self._student, ids, entropies), Text(), legend()), refresh=True)
+        """Leave the whole response, with what its colours mean."""
+        self._live.stop()
+        self._console.print(coloured(self._student, ids, entropies), Text(), legend(), sep="\n")
 
 
 def coloured(student: Student, ids: Sequence[int], entropies: Sequence[float]) -> Text:
-    """A response in colours; ▒ where it is masked. What stands behind a stop token is left out."""
-    text, mask_id, stop_ids = Text(), student.vocabulary.mask_id, student.vocabulary.stop_ids
-    for i, entropy in zip(ids, entropies, strict=True):
-        if i in stop_ids:
-            break
-        if i == mask_id:
-            text.append(_MASK, style="dim")
-        else:
-            style = next(style for end, style in SHADES if entropy < end)
-            text.append(student.tokenizer.decode([i]), style=style)
+    """A response in colours; ▒ where it is masked. Special tokens, and what is behind a stop token, are left out."""
+    text = Text()
+    for piece, entropy in _pieces(student, ids, entropies):
+        style = "dim" if entropy is None else next(style for end, style in SHADES if entropy < end)
+        text.append(piece, style=style)
     return text
+
+
+def _pieces(student: Student, ids: Sequence[int], entropies: Sequence[float]) -> Iterator[tuple[str, float | None]]:
+    """Text with the largest entropy of the tokens that make it, or None for masks.
+
+    A character may take several tokens, and what a token says may depend on those before it: each piece is what a run
+    of tokens adds to the text of all that stand before.
+    """
+    run: list[int] = []
+    said, worst = "", 0.0
+    for i, entropy in zip(ids, entropies, strict=True):
+        if i in student.vocabulary.stop_ids:
+            break
+        if i == student.vocabulary.mask_id:
+            yield _MASK, None
+            # Behind a mask the text begins anew.
+            run, said, worst = [], "", 0.0
+            continue
+        run.append(i)
+        worst = max(worst, entropy)
+        whole = student.tokenizer.decode(run, skip_special_tokens=True)
+        if not whole.endswith(_TORN):
+            yield whole[len(said) :], worst
+            said, worst = whole, 0.0
+            if whole.endswith("\n"):
+                # Lines do not depend on each other, and short runs are decoded quickly.
+                run, said = [], ""
 
 
 def legend() -> Text:

@@ -109,9 +109,10 @@ class CachedForward:
             self._final[place] = row.segment_start
         if not self._student.family.shift:
             return hidden_NW[step.first_R[place_U] + position_U]
+        # Only hidden states tell the precision (autocast may lower it).
+        self._before_RW = self._before_RW.to(hidden_NW)
         for place, (final, start, _) in enumerate(spans):
             if final < start:
-                self._before_RW = self._before_RW.to(hidden_NW)
                 self._before_RW[place] = hidden_NW[step.token(place, start - 1)]
         source_U = step.first_R[place_U] + position_U - 1
         outside_U = position_U == step.start_R[place_U]

@@ -2,6 +2,8 @@ import io
 
 from rich.console import Console
 from tiny import FAMILIES, MASK, STOP, tiny_student, tiny_tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from forkleft.report.live import LiveText, coloured, legend
 from forkleft.rollout import generate
@@ -15,12 +17,41 @@ def test_colours_follow_the_entropy_and_masks_are_shaded():
     assert "0.1 – 0.5" in legend().plain and "1 and more" in legend().plain
 
 
-def test_a_response_is_shown_while_it_is_written():
-    student = tiny_student(FAMILIES[0], tokenizer=tiny_tokenizer())
+def byte_tokenizer():
+    """A token for every byte, as large tokenizers have for what they have no word for; and one special."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner = Tokenizer(models.BPE({token: i for i, token in enumerate(alphabet)}, []))
+    inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|special|>"]})
+    return tokenizer
+
+
+def test_characters_of_several_tokens_come_out_whole():
+    tokenizer = byte_tokenizer()
+    student = tiny_student(FAMILIES[0])
+    student.tokenizer = tokenizer
+    student.vocabulary = student.vocabulary.__class__(frozenset(range(999)), 998, (997,))
+    text = "é → 😀\n次"
+    ids = tokenizer.encode(text)
+    assert len(ids) > len(text)
+    shown = coloured(
+        student, [*ids, tokenizer.convert_tokens_to_ids("<|special|>")], [0.0, 0.7, *[0.0] * (len(ids) - 1)]
+    )
+    assert shown.plain == text == tokenizer.decode(ids)
+    # The character is as uncertain as the worst of its tokens.
+    assert str(shown.spans[0].style) == "yellow"
+
+
+def test_a_response_is_shown_while_it_is_written_and_once_when_it_is_done():
+    student = tiny_student(FAMILIES[0], tokenizer=tiny_tokenizer(), stop_ids=(36,))
     out = io.StringIO()
-    with LiveText(Console(file=out, force_terminal=True, width=60), student) as live:
-        (written,) = generate(student, [[1, 2, 3]], max_new_tokens=8, passes=2, watch=live.show)
+    console = Console(file=out, force_terminal=True, width=10, height=6)
+    with LiveText(console, student) as live:
+        (written,) = generate(student, [[1, 2, 3]], max_new_tokens=80, passes=2, watch=live.show)
+        before = out.getvalue()
         live.finish(written.tokens, written.entropy)
-    told = out.getvalue()
-    assert "pass 1, 2 tokens, 2 masked" in told
-    assert "nats of entropy at commit" in told
+    assert "pass 1, 2" in " ".join(before.split())
+    # A text higher than the terminal would be left on it by every pass, were it not cut.
+    assert max(frame.count("\n") for frame in before.split("\x1b[2K")) <= 6
+    assert "nats" in out.getvalue()[len(before) :]
