@@ -23,6 +23,8 @@ _ORDINARY_TEXT = (
     "a=7;b=a+5;c=b-a;c?  \n\tdef f(x):\n        return x * 2  # twice",
     "下面是一个数学问题，请逐步推理。 Qu'est-ce que c'est ? Ünïcödé 12345.678",
 )
+# The tokens with which the known chat templates end a turn.
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>")
 _SHOWN = 5
 
 
@@ -114,14 +116,14 @@ def resolve_mask_id(
 ) -> int:
     """The mask id: `mask_token` (a token or id) if given, else the tokenizer's, else the configuration's.
 
-    Refuses to guess: raises ForkLeftError naming candidates where neither says, and where they disagree.
+    Refuses to guess: raises ForkLeftError naming candidates where neither says, where they disagree, and where
+    `mask_token` is no token for a mask (`check_mask`).
     """
-    if isinstance(mask_token, int):
-        return mask_token
     if mask_token is not None:
-        if mask_token not in tokenizer.get_vocab():
+        if isinstance(mask_token, str) and mask_token not in tokenizer.get_vocab():
             raise ForkLeftError(f"the tokenizer has no token {mask_token!r}; {_mask_candidates(tokenizer)}")
-        return tokenizer.convert_tokens_to_ids(mask_token)
+        check_mask(tokenizer, mask_token)
+        return mask_token if isinstance(mask_token, int) else tokenizer.convert_tokens_to_ids(mask_token)
     said = {
         "the tokenizer's mask_token": tokenizer.mask_token_id,
         "the configuration's mask_token_id": getattr(config, "mask_token_id", None),
@@ -129,21 +131,83 @@ def resolve_mask_id(
     found = {name: i for name, i in said.items() if i is not None}
     if not found:
         raise ForkLeftError(f"neither tokenizer nor configuration names a mask token; {_mask_candidates(tokenizer)}")
+    for name, i in found.items():
+        if not _is_id(i):
+            raise ForkLeftError(f"{name} must be a token id, found {i!r}; correct it, or say mask_token")
     if len(set(found.values())) > 1:
         told = " but ".join(f"{name} is {_named(i, tokenizer)}" for name, i in found.items())
         raise ForkLeftError(f"{told}; say which one to use with mask_token")
     return next(iter(found.values()))
 
 
-def resolve_stop_ids(tokenizer: PreTrainedTokenizerBase, generation_config: Any = None) -> tuple[int, ...]:
-    """The ids that end a response: the tokenizer's EOS and all that the generation configuration lists, in order."""
-    listed = getattr(generation_config, "eos_token_id", None)
-    listed = [] if listed is None else [listed] if isinstance(listed, int) else list(listed)
-    own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    stop_ids = tuple(dict.fromkeys([*own, *listed]))
+def check_mask(tokenizer: PreTrainedTokenizerBase, mask_token: str | int) -> None:
+    """Raise ForkLeftError, naming candidates, if a token or id that somebody chose cannot be the mask.
+
+    An ordinary token would be missing from every text, and one that prompts hold would be filled in there: a mask is an
+    added or special token or an unused one, does not stand in the chat template, and neither begins nor ends texts.
+    """
+    if isinstance(mask_token, int):
+        i, token = mask_token, _strings(tokenizer).get(mask_token)
+        if token is None:
+            return
+    else:
+        i, token = tokenizer.get_vocab().get(mask_token), mask_token
+    if reason := _unfit(tokenizer, token, i):
+        others = (tokenizer.pad_token, tokenizer.unk_token)
+        fit = [(j, one) for j, one in _added(tokenizer) if one not in others and not _unfit(tokenizer, one, j)]
+        fit.sort(key=lambda name: "mask" not in name[1].lower())
+        named = ", ".join(f"{one!r} ({j})" for j, one in fit[:_SHOWN]) or "none of the tokens there are"
+        raise ForkLeftError(
+            f"{token!r}{'' if i is None else f' (id {i})'} cannot be the mask: {reason}; expected an added token that "
+            f"prompts do not use, or an unused id; candidates: {named}"
+        )
+
+
+def resolve_stop_ids(
+    tokenizer: PreTrainedTokenizerBase, generation_config: Any = None, config: Any = None
+) -> tuple[int, ...]:
+    """The ids that end a response, in order: the end of a turn, the tokenizer's EOS, and what the configurations list.
+
+    The end of a turn is that of the tokenizer's chat template; it comes first because references are ended with the
+    first. `config`, the model's, is asked only where the generation configuration lists nothing. Raises ForkLeftError
+    if nobody names one.
+    """
+    known, template = tokenizer.get_vocab(), str(tokenizer.chat_template or "")
+    stop_ids = [known[token] for token in _TURN_ENDS if token in known and token in template]
+    if tokenizer.eos_token_id is not None:
+        stop_ids.append(tokenizer.eos_token_id)
+    for place in (generation_config, config):
+        listed = getattr(place, "eos_token_id", None)
+        if listed is not None:
+            listed = listed if isinstance(listed, (list, tuple)) else [listed]
+            if wrong := [i for i in listed if not _is_id(i)]:
+                raise ForkLeftError(
+                    f"eos_token_id must be a token id or a list of them, found {wrong[0]!r}; correct it"
+                )
+            stop_ids += listed
+            break
     if not stop_ids:
         raise ForkLeftError("neither tokenizer nor generation configuration names an EOS token; list the stop ids")
-    return stop_ids
+    return tuple(dict.fromkeys(stop_ids))
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _added(tokenizer: PreTrainedTokenizerBase) -> list[tuple[int, str]]:
+    return sorted((i, str(token)) for i, token in tokenizer.added_tokens_decoder.items())
+
+
+def _unfit(tokenizer: PreTrainedTokenizerBase, token: str, i: int | None) -> str | None:
+    """Why a token (with its id, if it has one) cannot be the mask; None if it can."""
+    if i is not None and i not in tokenizer.added_tokens_decoder and i not in tokenizer.all_special_ids:
+        return "it is an ordinary token"
+    if token in str(tokenizer.chat_template or ""):
+        return "it stands in the chat template, so that every prompt may hold it"
+    if token == tokenizer.bos_token:
+        return "it begins texts"
+    return "it ends texts" if token == tokenizer.eos_token else None
 
 
 def _strings(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:

@@ -78,6 +78,19 @@ LLADA_TOKENS = [
     "<|end_header_id|>",
     "<|eot_id|>",
 ]
+LLAMA_TOKENS = [
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|reserved_special_token_0|>",
+    "<|reserved_special_token_1|>",
+    "<|finetune_right_pad_id|>",
+    "<|reserved_special_token_2|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eom_id|>",
+    "<|eot_id|>",
+    "<|python_tag|>",
+]
 END, TURN_END = 256, 258  # <|endoftext|> and <|im_end|> of Qwen's tokenizers
 
 
@@ -327,6 +340,49 @@ def _mdlm(folder: Path, tied: bool) -> OnDisk:
     return _a2d(folder, tied, "mdlm", Family("full", 32))
 
 
+def _a2d_qwen2(folder: Path, tied: bool) -> OnDisk:
+    tensors = random_tensors(qwen_shapes(biases=True, norms=False, experts=False, tied=tied))
+    write_tokenizer(folder, QWEN_TOKENS, eos_token="<|im_end|>", tokenizer_class="Qwen2Tokenizer")
+    _code(folder, "modeling_qwen2.py")
+    _generation(folder, eos_token_id=[TURN_END, END], pad_token_id=END)
+    auto_map = {"AutoConfig": "modeling_qwen2.A2DQwen2Config", "AutoModel": "modeling_qwen2.A2DQwen2LMHeadModel"}
+    config = qwen_config("a2d-qwen2", "A2DQwen2LMHeadModel", tied, auto_map=auto_map)
+    family = Family("full", 32)
+    stock = _qwen2(tensors, tied)
+    return OnDisk(folder, config, tensors, stock, family, 278, (TURN_END, END), settings={"family": "mdlm"})
+
+
+def _a2d_llama(folder: Path, tied: bool) -> OnDisk:
+    tensors = random_tensors(qwen_shapes(biases=False, norms=False, experts=False, tied=tied))
+    write_tokenizer(
+        folder,
+        LLAMA_TOKENS,
+        bos_token="<|begin_of_text|>",
+        eos_token="<|eot_id|>",
+        pad_token="<|finetune_right_pad_id|>",
+        tokenizer_class="PreTrainedTokenizerFast",
+        chat_template=LLADA_TEMPLATE,
+    )
+    _code(folder, "modeling_llama.py")
+    _generation(folder, eos_token_id=[257, 264, 265])
+    scaling = {"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    auto_map = {"AutoConfig": "modeling_llama.A2DLlamaConfig", "AutoModel": "modeling_llama.A2DLlamaLMHeadModel"}
+    own = {
+        "auto_map": auto_map,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "head_dim": HEAD_WIDTH,
+        "pretraining_tp": 1,
+    }
+    own |= {"rope_theta": 500000.0, "rope_scaling": scaling | {"rope_type": "llama3"}, "eos_token_id": [257, 264, 265]}
+    config = qwen_config("a2d-llama", "A2DLlamaLMHeadModel", tied, **own)
+    rotary = scaling | {"rope_type": "llama3", "rope_theta": 500000.0}
+    stock = LlamaForCausalLM(LlamaConfig(**stock_settings(tied, head_dim=HEAD_WIDTH, rope_parameters=rotary)))
+    family = Family("block", 4, "prompt_end_backward")
+    settings = {"family": "bd3lm"}
+    return OnDisk(folder, config, tensors, by_hand(stock, tensors), family, 267, (265, 257, 264), settings=settings)
+
+
 def _fast_dllm_v2(folder: Path, tied: bool) -> OnDisk:
     tensors = random_tensors(qwen_shapes(biases=True, norms=False, experts=False, tied=tied))
     tokens = [*QWEN_TOKENS, "|<MASK>|"]
@@ -488,6 +544,8 @@ KINDS = {
     "sdar-moe": _sdar_moe,
     "bd3lm": _bd3lm,
     "mdlm": _mdlm,
+    "mdlm-qwen2": _a2d_qwen2,
+    "bd3lm-llama": _a2d_llama,
     "fast-dllm-v2": _fast_dllm_v2,
     "dream": _dream,
     "llada": _llada,

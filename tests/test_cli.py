@@ -147,3 +147,30 @@ def test_a_device_that_is_not_there(capsys):
     assert code == 2
     assert "there is no device 'abacus' here" in err
     assert run(capsys, "generate", "--model", "x", "--prompt", "a", "--order", "best")[0] == 2
+
+
+def test_benchmarks_are_listed_and_results_compared(capsys, tmp_path):
+    code, out, _ = run(capsys, "eval", "--list")
+    assert code == 0
+    assert all(name in out for name in ("gsm8k", "mmlu", "lab-chain-4"))
+    for model in ("student-block", "student-shifted"):
+        words = ("eval", "--model", f"lab:{model}", "--benchmark", "lab-chain-2", "lab-choice-2", "--limit", "4")
+        code, _, err = run(capsys, *words, "--output", str(tmp_path / model), "--device", "cpu", "--batch-size", "4")
+        assert code == 0, err
+    code, out, _ = run(capsys, "compare", str(tmp_path / "student-block"), str(tmp_path / "student-shifted"), "--json")
+    assert code == 0
+    assert "lab-chain-2" in out and "lab-choice-2" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--benchmark", "gsm8k"], "expected --model"),
+        (["--model", "x", "--benchmark", "gsm9k", "--output", "o"], "no benchmark 'gsm9k'; did you mean gsm8k?"),
+        (["--model", "x", "--output", "o"], "expected --benchmark"),
+    ],
+)
+def test_evaluations_that_cannot_be(capsys, words, message):
+    code, _, err = run(capsys, "eval", *words)
+    assert code == 2
+    assert message in err

@@ -4,7 +4,7 @@ from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizer
 
 from forkleft.errors import ForkLeftError
 from forkleft.lab.tokenizer import build_tokenizer
-from forkleft.vocabulary import Vocabulary, common_vocabulary, resolve_mask_id, resolve_stop_ids
+from forkleft.vocabulary import Vocabulary, check_mask, common_vocabulary, resolve_mask_id, resolve_stop_ids
 
 WORDS = ["the", "cat", "sat", "on", "mat", "<|unk|>"]
 
@@ -109,5 +109,45 @@ def test_stop_ids_come_from_both_places():
     assert resolve_stop_ids(tokenizer) == (eos,)
     assert resolve_stop_ids(tokenizer, GenerationConfig(eos_token_id=[3, eos, 4])) == (eos, 3, 4)
     assert resolve_stop_ids(word_tokenizer(), GenerationConfig(eos_token_id=2)) == (2,)
+    # The model's configuration is asked where the generation configuration says nothing, and only there.
+    config = PretrainedConfig(eos_token_id=4)
+    assert resolve_stop_ids(word_tokenizer(), GenerationConfig(), config) == (4,)
+    assert resolve_stop_ids(word_tokenizer(), GenerationConfig(eos_token_id=2), config) == (2,)
+    with pytest.raises(ForkLeftError, match="eos_token_id must be a token id or a list of them, found 'x'"):
+        resolve_stop_ids(word_tokenizer(), GenerationConfig(eos_token_id=[1, "x"]))
     with pytest.raises(ForkLeftError, match="names an EOS token"):
         resolve_stop_ids(word_tokenizer(), GenerationConfig())
+
+
+def test_the_end_of_a_turn_is_the_first_stop_id():
+    tokenizer = word_tokenizer(special=["<|im_end|>"], eos_token="<eos>")
+    end, eos = (tokenizer.convert_tokens_to_ids(token) for token in ("<|im_end|>", "<eos>"))
+    assert resolve_stop_ids(tokenizer, GenerationConfig(eos_token_id=[3, end])) == (eos, 3, end)
+    tokenizer.chat_template = "{{ messages[0].content }}<|im_end|>"
+    assert resolve_stop_ids(tokenizer, GenerationConfig(eos_token_id=[3, end])) == (end, eos, 3)
+    without = word_tokenizer(special=["<|im_end|>"])
+    without.chat_template = tokenizer.chat_template
+    assert resolve_stop_ids(without) == (without.convert_tokens_to_ids("<|im_end|>"),)
+
+
+def test_what_can_be_a_mask():
+    tokenizer = word_tokenizer(special=["<|im_start|>", "<|spare|>", "<|MASK|>"], bos_token="<bos>", eos_token="<eos>")
+    tokenizer.chat_template = "<|im_start|>{{ messages[0].content }} <|new|>"
+    ids = tokenizer.get_vocab()
+    for token in ("<|spare|>", "<|MASK|>", "<|unused|>", ids["<|spare|>"], 50):
+        check_mask(tokenizer, token)
+    for token, reason in (
+        ("cat", r"'cat' \(id 1\) cannot be the mask: it is an ordinary token"),
+        ("<|im_start|>", "it stands in the chat template"),
+        ("<|new|>", "'<|new|>' cannot be the mask: it stands in the chat template"),
+        ("<bos>", "it begins texts"),
+        ("<eos>", "it ends texts"),
+    ):
+        for form in (token, *([ids[token]] if token in ids else [])):
+            with pytest.raises(ForkLeftError, match=reason.replace("|", r"\|")) as error:
+                check_mask(tokenizer, form)
+            # Those that look like one first, and none that could not be one.
+            assert "candidates: '<|MASK|>'" in str(error.value) and "'<|spare|>'" in str(error.value)
+            assert not any(
+                f"{other!r} (" in str(error.value).split("candidates")[1] for other in ("<bos>", "<|im_start|>")
+            )

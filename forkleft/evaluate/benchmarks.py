@@ -63,6 +63,7 @@ class Benchmark:
     `protocol` is `generated` (the model writes, the verifier judges) or `slot` (likelihood of the offered letters).
     `templates` are prompts for some languages, `template` is for the others. `files` are names in the data folder, the
     first that is there counts. `cluster` is a pattern that finds in an id what translations of one question share.
+    `made`: its items are made, not read from anywhere.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Benchmark:
     hub: HubData | None = None
     templates: Mapping[str, str] = field(default_factory=dict)
     cluster: str | None = None
+    made: bool = False
 
     def messages(self, item: Item) -> list[dict[str, str]]:
         """The conversation that asks the item: one user turn."""

@@ -7,9 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from forkleft.errors import ForkLeftError
-from forkleft.students.shards import first_line, refuse_pickles
-
-_SHOWN = 8
+from forkleft.students.shards import first_line, refuse_other_weights, refuse_other_weights_on_hub, shown
 
 
 def load_causal_lm(
@@ -22,6 +20,7 @@ def load_causal_lm(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A causal LM and its tokenizer from a folder, the hub or a GGUF file (a path to it, or its name in the folder).
 
+    A repository of the hub is `owner/name` or, for a branch, tag or commit of it, `owner/name@revision`.
     settings: for `from_pretrained`. The weights of a GGUF file are unpacked unless a `quantization_config` says
     otherwise. Raises ForkLeftError if anything is missing, and rather than unpickle weights or run a repository's code
     that is not trusted.
@@ -29,12 +28,16 @@ def load_causal_lm(
     path = Path(path_or_hub_id).expanduser()
     if path.is_file() and gguf_file is None:
         path, gguf_file = path.parent, path.name
-    source: str | Path = path if path.is_dir() else path_or_hub_id
     # Without the flag Transformers may ask on standard input whether to run code.
     common: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    source, revision = str(path), None
+    if not path.is_dir():
+        source, _, revision = str(path_or_hub_id).partition("@")
+    if revision:
+        common["revision"] = revision
     if gguf_file is None:
         if path.is_dir():
-            refuse_pickles(path)
+            refuse_other_weights(path)
         settings = {"use_safetensors": True, **settings}
     else:
         common["gguf_file"] = gguf_file
@@ -45,12 +48,14 @@ def load_causal_lm(
         )
         tokenizer = AutoTokenizer.from_pretrained(source, **common)
     except Exception as error:  # of many kinds: hub, safetensors, a damaged GGUF file, an unknown class
+        if gguf_file is None and not path.is_dir():
+            refuse_other_weights_on_hub(source, revision or None)
         raise ForkLeftError(
             f"{source} cannot be loaded: {first_line(error)}; expected a causal LM that Transformers knows, in "
             "safetensors or, with the extra forkleft[gguf], as a GGUF file"
         ) from error
     kinds = {"missing": "missing_keys", "of another shape": "mismatched_keys", "unexpected": "unexpected_keys"}
     if wrong := {kind: sorted(map(str, report[keys])) for kind, keys in kinds.items() if report[keys]}:
-        told = "; ".join(f"{kind}: {', '.join(names[:_SHOWN])}" for kind, names in wrong.items())
+        told = "; ".join(f"{kind}: {shown(names)}" for kind, names in wrong.items())
         raise ForkLeftError(f"the tensors in {source} are not those of its configuration; {told}")
     return model.eval(), tokenizer

@@ -19,7 +19,7 @@ from forkleft.students.loading import load_model, load_tokenizer, stop_ids_of
 from forkleft.students.saving import save_student
 from forkleft.students.shards import checkpoint_folder, read_json
 from forkleft.students.student import Student
-from forkleft.vocabulary import resolve_stop_ids
+from forkleft.vocabulary import check_mask, resolve_stop_ids
 
 _MASK_TOKEN = "<|mask|>"
 
@@ -32,40 +32,42 @@ def convert(
     mask_token: str | int | None = None,
     block_size: int | None = None,
     gguf_file: str | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Write to the folder `output` a student of `family` that begins with the weights of an autoregressive `source`.
 
     source: a folder or hub repository with safetensors of a Llama, Qwen2, Qwen3 or Qwen3-MoE; or a GGUF file, given
         itself or as the `gguf_file` in the folder.
-    mask_token: a token, which is added if the tokenizer lacks it, or an id that the tokenizer reserves or leaves unused
-        (default: the tokenizer's mask token, else that of the family). A token that is there keeps its row of the
-        embedding; a new one gets the mean of all tokens' rows, in the output head too.
-    block_size: where the family's usual one is not wanted. dtype: of the written weights.
+    mask_token: a token or its id (default: the tokenizer's mask token, else that of the family). It must be an added
+        token that the chat template does not use, which keeps its row of the embedding, or one that is not there yet,
+        which gets the mean of all tokens' rows, in the output head too.
+    block_size: where the family's usual one is not wanted.
+    dtype: of the written weights (default: as the source stores them; float32 for a GGUF file, which is unpacked).
 
-    Raises ForkLeftError if the source is no such checkpoint, if the id is taken, or if `output` is not empty.
+    Raises ForkLeftError if the source is no such checkpoint, if the mask is an ordinary token or one that prompts use,
+    or if `output` is not empty.
     """
-    output = Path(output)
+    output = Path(output).expanduser()
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ForkLeftError(f"{output} is not an empty folder; name a new one")
     record = named_family(family)
     facts = record.family if block_size is None else with_block_size(record.family, block_size)
-    if gguf_file is None and not Path(source).is_file():
+    if gguf_file is None and not Path(source).expanduser().is_file():
         model, tokenizer, stop_ids = _from_safetensors(source, dtype)
     else:
-        model, tokenizer = load_causal_lm(source, gguf_file=gguf_file, dtype=dtype)
-        stop_ids = resolve_stop_ids(tokenizer, model.generation_config)
+        model, tokenizer = load_causal_lm(source, gguf_file=gguf_file, dtype=dtype or torch.float32)
+        stop_ids = resolve_stop_ids(tokenizer, model.generation_config, model.config)
     mask_id = _place_mask(model, tokenizer, mask_token, record.mask_token or _MASK_TOKEN)
     save_student(Student.from_model(model, facts, mask_id, stop_ids, tokenizer=tokenizer), output)
 
 
 def _from_safetensors(
-    source: str | Path, dtype: torch.dtype
+    source: str | Path, dtype: torch.dtype | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, tuple[int, ...]]:
     folder = checkpoint_folder(source)
     config = read_json(folder / "config.json")
     kind = config.get("model_type")
-    if STOCK.get(kind) != kind:
+    if kind not in STOCK.values():
         known = ", ".join(sorted(set(STOCK.values())))
         raise ForkLeftError(f"expected an autoregressive checkpoint ({known}), found model_type {kind!r}")
     tokenizer = load_tokenizer(folder, trust_remote_code=False)
@@ -76,16 +78,14 @@ def _from_safetensors(
 def _place_mask(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, asked: str | int | None, usual: str) -> int:
     """The mask id, with a token and rows of its own in tokenizer, embedding and head."""
     taken = set(tokenizer.get_vocab().values())
-    if isinstance(asked, int):
+    token = (tokenizer.mask_token or usual) if asked is None else asked
+    check_mask(tokenizer, token)
+    if isinstance(token, int):
         rows = model.get_input_embeddings().num_embeddings
-        if not 0 <= asked < rows:
-            raise ForkLeftError(f"the mask id {asked} is outside the model's {rows} embeddings; name a mask token")
-        if asked in taken and asked not in tokenizer.added_tokens_decoder:
-            token = tokenizer.convert_ids_to_tokens(asked)
-            raise ForkLeftError(f"the mask id {asked} is the ordinary token {token!r}; choose a reserved or unused one")
-        mask_id = asked
+        if not 0 <= token < rows:
+            raise ForkLeftError(f"the mask id {token} is outside the model's {rows} embeddings; name a mask token")
+        mask_id = token
     else:
-        token = asked or tokenizer.mask_token or usual
         tokenizer.add_special_tokens({"mask_token": token})
         mask_id = tokenizer.convert_tokens_to_ids(token)
     if mask_id not in taken:

@@ -86,7 +86,7 @@ def recognise(config: Mapping[str, Any]) -> FamilyRecord:
 
 def with_block_size(family: Family, block_size: int) -> Family:
     """The family with blocks of another size. Blocks no longer than its sub-blocks are decoded whole."""
-    sub_block = family.sub_block
-    return replace(
-        family, block_size=block_size, sub_block=None if sub_block is None or block_size <= sub_block else sub_block
-    )
+    resized = replace(family, block_size=block_size, sub_block=None)
+    if family.sub_block is None or block_size <= family.sub_block:
+        return resized
+    return replace(resized, sub_block=family.sub_block)

@@ -37,9 +37,11 @@ class Family:
         for name, kind in known.items():
             if getattr(self, name) not in kind.__args__:
                 raise ForkLeftError(f"{name} must be one of {', '.join(kind.__args__)}, found {getattr(self, name)!r}")
-        if self.block_size < 1:
-            raise ForkLeftError(f"block_size must be at least 1, found {self.block_size}")
-        if self.sub_block is not None and (self.sub_block < 1 or self.block_size % self.sub_block):
+        for name, size in (("block_size", self.block_size), ("sub_block", self.sub_block)):
+            none = name == "sub_block" and size is None
+            if not none and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+                raise ForkLeftError(f"{name} must be a whole number of at least 1, found {size!r}")
+        if self.sub_block is not None and self.block_size % self.sub_block:
             raise ForkLeftError(
                 f"sub_block must divide the block_size of {self.block_size}, found {self.sub_block}; "
                 "choose a block_size that is a multiple of it"

@@ -6,7 +6,6 @@ compute; `tensor_views` gives, for every tensor of the checkpoint, the *view* of
 that loading is copying into the views and saving is copying out of them.
 """
 
-import logging
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -24,10 +23,9 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
+from transformers.activations import ACT2FN
 
 from forkleft.errors import ForkLeftError
-
-_LOG = logging.getLogger(__name__)
 
 _CLASSES: Mapping[str, tuple[type[PreTrainedConfig], type[PreTrainedModel]]] = {
     "llama": (LlamaConfig, LlamaForCausalLM),
@@ -87,6 +85,9 @@ _OFF: Mapping[str, tuple[Any, ...]] = {
     "use_mrope": (False,),
     "partial_rotary_factor": (1,),
     "attention_dropout": (0,),
+    "residual_dropout": (0,),
+    "embedding_dropout": (0,),
+    "multi_query_attention": (False,),
     "clip_qkv": (),
     "quantization_config": (),
     "attn_logit_softcapping": (),
@@ -97,9 +98,22 @@ _OFF: Mapping[str, tuple[Any, ...]] = {
     "attention_multiplier": (1,),
     "residual_multiplier": (1,),
 }
-# Rotary embeddings that depend on nothing but the position; others change with the length of the sequence, and a
-# packed readout would not equal a plain one.
-_ROPE_TYPES = ("default", "linear", "yarn", "llama3")
+# Rotary embeddings that depend on nothing but the position, and the numbers that each needs; others change with the
+# length of the sequence, and a packed readout would not equal a plain one.
+_ROPE_TYPES: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "yarn": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+_ROPE_NUMBERS = ("rope_theta", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+_ROPE_NUMBERS += ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+# What Llama's files mean that are older than the field.
+_OLD_LLAMA_THETA = 10000.0
+# What the values of fields must be, where they are there at all.
+_FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias", "norm_topk_prob")
+_NUMBERS = ("rms_norm_eps", "initializer_range")
+_IDS = ("pad_token_id", "bos_token_id")
 # Where files were made and how their own code ran: nothing of it changes what is computed.
 _BOOKKEEPING = (
     "architectures",
@@ -153,6 +167,7 @@ _LLADA_MUST_BE: Mapping[str, tuple[Any, ...]] = {
     "layer_norm_with_affine": (True,),
     "scale_logits": (False,),
 }
+_LLADA_SAME = ("vocab_size", "rms_norm_eps", "rope_theta", "pad_token_id", "eos_token_id")
 _LLADA_WHOLE: Mapping[str, str] = {
     "model.embed_tokens.weight": "model.transformer.wte.weight",
     "model.norm.weight": "model.transformer.ln_f.weight",
@@ -177,39 +192,54 @@ _COMPUTED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
 def stock_config(config: Mapping[str, Any]) -> PreTrainedConfig:
     """The stock configuration that computes what this `config.json` describes.
 
-    Raises ForkLeftError for a model type without a stock class, for a missing field, and for one that asks for
-    something the stock class does not compute.
+    Raises ForkLeftError for a model type without a stock class, for a missing field or one with a senseless value, and
+    for one that asks for something the stock class does not compute.
     """
     kind = config.get("model_type")
-    if kind not in STOCK:
+    if not isinstance(kind, str) or kind not in STOCK:
         raise ForkLeftError(
             f"model_type {kind!r} has no stock class; ForkLeft loads {', '.join(STOCK)} and never runs a model's own "
             "code"
         )
-    fields = _llada_as_llama(config) if kind == "llada" else dict(config)
-    stock = STOCK[kind]
     for name, values in _OFF.items():
-        _expect(fields, name, (None, *values), required=False)
-    if windows := sorted(set(fields.get("layer_types") or ()) - {"full_attention"}):
-        raise ForkLeftError(f"config.json has layers of {', '.join(windows)}; only full_attention is supported")
-    if "num_local_experts" in fields:  # as Transformers 5 writes it
-        fields.setdefault("num_experts", fields.pop("num_local_experts"))
-    required = _REQUIRED + (_REQUIRED_MOE if stock == "qwen3_moe" else ())
-    optional = _OPTIONAL + _BIASES[stock] + (_OPTIONAL_MOE if stock == "qwen3_moe" else ())
-    if missing := [name for name in required if fields.get(name) is None]:
+        _expect(config, name, (None, *values), required=False)
+    _check_layers(config)
+    fields = _stock_fields(config)
+    own = _LLADA_FIELDS if kind == "llada" else {}
+    required, optional = _fields_of(STOCK[kind])
+    if missing := [own.get(name, name) for name in required if fields.get(name) is None]:
         raise ForkLeftError(f"config.json of model_type {kind!r} lacks {', '.join(missing)}; is it another model?")
-    known = {*required, *optional, *_OFF, *_BOOKKEEPING}
-    if kind != "llada" and (unread := sorted(set(fields) - known)):
-        _LOG.info("fields of config.json that are not looked at: %s", ", ".join(unread))
     taken = {name: fields[name] for name in (*required, *optional) if fields.get(name) is not None}
-    config_class, model_class = _CLASSES[stock]
+    for name, value in taken.items():
+        _check_value(own.get(name, name), name, value)
+    _check_heads(taken)
+    config_class, model_class = _CLASSES[STOCK[kind]]
     return config_class(
         **taken,
-        rope_parameters=_rope(fields),
+        rope_parameters=_rope(fields, _OLD_LLAMA_THETA if kind == "llama" else None),
         architectures=[model_class.__name__],
         # Transformers would otherwise take ids of its own, which mean something else here.
         **{name: None for name in ("pad_token_id", "bos_token_id", "eos_token_id") if name not in taken},
     )
+
+
+def unread_fields(config: Mapping[str, Any]) -> list[str]:
+    """The fields of a `config.json` of a known `model_type` that are neither read nor known to change nothing."""
+    kind = config["model_type"]
+    if kind == "llada":
+        known = {*_LLADA_MUST_BE, *_LLADA_FIELDS.values(), *_LLADA_SAME, "embedding_size"}
+    else:
+        required, optional = _fields_of(STOCK[kind])
+        known = {*required, *optional, "num_local_experts"}
+    return sorted(set(config) - known - {*_OFF, *_BOOKKEEPING})
+
+
+def with_vocab_size(config: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """This `config.json` for an embedding of so many rows."""
+    if config["model_type"] == "llada" and config.get("embedding_size"):
+        # There the tokens are counted apart from the rows.
+        return {**config, "embedding_size": rows, "vocab_size": min(config.get("vocab_size") or rows, rows)}
+    return {**config, "vocab_size": rows}
 
 
 def stock_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
@@ -262,13 +292,86 @@ def _expect(fields: Mapping[str, Any], name: str, values: tuple[Any, ...], *, re
         )
 
 
-def _rope(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_of(stock: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The fields that a stock class must and may be given."""
+    required, optional = _REQUIRED, _OPTIONAL + _BIASES[stock]
+    return (required + _REQUIRED_MOE, optional + _OPTIONAL_MOE) if stock == "qwen3_moe" else (required, optional)
+
+
+def _stock_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields under the names that the stock configurations have for them."""
+    if config["model_type"] == "llada":
+        return _llada_as_llama(config)
+    fields = dict(config)
+    if "num_local_experts" in fields:  # as Transformers 5 writes it
+        fields.setdefault("num_experts", fields.pop("num_local_experts"))
+    return fields
+
+
+def _check_value(shown: str, name: str, value: Any) -> None:
+    """Refuse a value that is not of its field's kind. shown: what the field is called in the file."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if name in _FLAGS:
+        good, expected = isinstance(value, bool), "true or false"
+    elif name in _NUMBERS:
+        good, expected = _is_number(value) and value > 0, "a number above 0"
+    elif name in _IDS:
+        good, expected = whole, "a token id"
+    elif name == "eos_token_id":
+        ids = value if isinstance(value, list) else [value]
+        good, expected = all(isinstance(i, int) for i in ids), "a token id or a list of them"
+    elif name == "hidden_act":
+        good, expected = isinstance(value, str) and value in ACT2FN, "the name of an activation of Transformers"
+    elif name == "mlp_only_layers":
+        good = isinstance(value, list) and all(isinstance(layer, int) for layer in value)
+        expected = "a list of layers"
+    else:
+        good, expected = whole and value > 0, "a whole number above 0"
+    if not good:
+        raise _senseless(shown, value, expected)
+
+
+def _check_layers(config: Mapping[str, Any]) -> None:
+    kinds = config.get("layer_types") or []
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        raise _senseless("layer_types", kinds, "a list of names")
+    if windows := sorted(set(kinds) - {"full_attention"}):
+        raise ForkLeftError(f"config.json has layers of {', '.join(windows)}; only full_attention is supported")
+
+
+def _check_heads(taken: Mapping[str, Any]) -> None:
+    """Refuse numbers that are good one by one but do not go together."""
+    width, heads = taken["hidden_size"], taken["num_attention_heads"]
+    if "head_dim" not in taken and width % heads:
+        raise _senseless("num_attention_heads", heads, f"a divisor of the {width} of hidden_size")
+    if heads % taken.get("num_key_value_heads", heads):
+        raise _senseless("num_key_value_heads", taken["num_key_value_heads"], f"a divisor of the {heads} heads")
+    if (head := taken.get("head_dim", width // heads)) % 2:
+        raise _senseless("head_dim", head, "an even number, since pairs are rotated")
+    if taken.get("num_experts_per_tok", 0) > taken.get("num_experts", 0):
+        raise _senseless("num_experts_per_tok", taken["num_experts_per_tok"], f"at most {taken['num_experts']}")
+    if not -taken["vocab_size"] <= taken.get("pad_token_id", 0) < taken["vocab_size"]:
+        raise _senseless("pad_token_id", taken["pad_token_id"], f"one of the {taken['vocab_size']} of vocab_size")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _senseless(name: str, found: Any, expected: str) -> ForkLeftError:
+    return ForkLeftError(f"config.json has {name} = {found!r}, expected {expected}; is the file damaged?")
+
+
+def _rope(fields: Mapping[str, Any], usual_theta: float | None) -> dict[str, Any]:
     """The rotary embedding, from `rope_theta` and `rope_scaling` or, as Transformers 5 writes it, `rope_parameters`."""
     rope = {"rope_theta": fields.get("rope_theta")}
-    rope |= fields.get("rope_scaling") or {}
-    rope |= fields.get("rope_parameters") or {}
+    for name in ("rope_scaling", "rope_parameters"):
+        found = fields.get(name)
+        if found is not None and not isinstance(found, dict):
+            raise _senseless(name, found, "an object or null")
+        rope |= found or {}
     rope["rope_type"] = rope.pop("type", None) or rope.get("rope_type", "default")
-    if rope["rope_type"] not in _ROPE_TYPES:
+    if rope["rope_type"] not in list(_ROPE_TYPES):
         raise ForkLeftError(
             f"config.json asks for rotary embeddings of type {rope['rope_type']!r}; ForkLeft computes "
             f"{', '.join(_ROPE_TYPES)}"
@@ -276,7 +379,14 @@ def _rope(fields: Mapping[str, Any]) -> dict[str, Any]:
     if rope.get("partial_rotary_factor") not in (None, 1):
         raise ForkLeftError("config.json rotates only a part of each head (partial_rotary_factor); not supported")
     if rope["rope_theta"] is None:
+        rope["rope_theta"] = usual_theta
+    if rope["rope_theta"] is None:
         raise ForkLeftError("config.json lacks rope_theta, the base of the rotary embedding; is it another model?")
+    if missing := [name for name in _ROPE_TYPES[rope["rope_type"]] if rope.get(name) is None]:
+        raise ForkLeftError(f"config.json has rotary embeddings of type {rope['rope_type']!r} without {missing[0]}")
+    for name in _ROPE_NUMBERS:
+        if rope.get(name) is not None and not (_is_number(rope[name]) and rope[name] > 0):
+            raise _senseless(name, rope[name], "a number above 0")
     return rope
 
 
@@ -289,8 +399,7 @@ def _llada_as_llama(config: Mapping[str, Any]) -> dict[str, Any]:
         )
     for name, values in _LLADA_MUST_BE.items():
         _expect(config, name, values, required=True)
-    same = ("rms_norm_eps", "rope_theta", "pad_token_id", "eos_token_id", "attention_dropout")
-    fields = {name: config.get(name) for name in same}
+    fields = {name: config.get(name) for name in _LLADA_SAME}
     fields |= {name: config.get(own) for name, own in _LLADA_FIELDS.items()}
     # The embedding may have more rows than there are tokens.
     fields["vocab_size"] = config.get("embedding_size") or config.get("vocab_size")

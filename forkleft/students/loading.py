@@ -1,7 +1,7 @@
 """`load_student`: a checkpoint of any known family as a stock model with the facts that make it a diffusion model.
 
     load_student("JetLM/SDAR-1.7B-Chat")
-    load_student("divelab/Qwen3-4B-a2d-init", family="bd3lm")
+    load_student("divelab/Qwen3-4B-a2d-init@main", family="bd3lm")
     load_student("runs/student")                                # a folder that save_student or convert wrote
 
 `config.json` is read as JSON, the stock class is built from it, and every tensor must find its place. A model's own
@@ -9,6 +9,7 @@ code is never run; a tokenizer's only if it cannot be read otherwise and the use
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,14 +23,21 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from forkleft.errors import ForkLeftError
 from forkleft.students.families import FamilyRecord, named_family, recognise, with_block_size
 from forkleft.students.family import Family
-from forkleft.students.formats import head_and_embedding, is_computed, stock_class, stock_config, tensor_views
-from forkleft.students.shards import checkpoint_folder, first_line, read_json, read_tensors
+from forkleft.students.formats import (
+    head_and_embedding,
+    is_computed,
+    stock_class,
+    stock_config,
+    tensor_views,
+    unread_fields,
+)
+from forkleft.students.shards import checkpoint_folder, find_tensors, first_line, read_json, read_tensors, stored_dtype
 from forkleft.students.student import Origin, Student
 from forkleft.vocabulary import resolve_mask_id, resolve_stop_ids
 
+_LOG = logging.getLogger(__name__)
+
 SIDECAR = "forkleft_student.json"
-# The tokens with which the known chat templates end a turn.
-_TURN_ENDS = ("<|im_end|>", "<|eot_id|>")
 _FACTS = ("attention", "block_size", "anchor", "head")
 
 
@@ -52,11 +60,12 @@ def load_student(
     device: str | torch.device | None = None,
     trust_remote_code: bool = False,
 ) -> Student:
-    """Load a student from a folder, or from a repository of the Hugging Face hub.
+    """Load a student from a folder, or from a repository of the Hugging Face hub (`owner/name`, `owner/name@revision`).
 
     family: a name of `families.RECORDS`, or the facts themselves; by default what the folder's own sidecar says, else
         what its `config.json` tells.
-    block_size, mask_token (a token or an id): where the checkpoint's own, or the family's usual, are not wanted.
+    block_size, mask_token (a token or an id): where the checkpoint's own, or the family's usual, are not wanted. A
+        mask is an added or an unused token that the chat template does not use.
     dtype, device: of the parameters (default: float32 on the CPU).
     trust_remote_code: let a tokenizer without `tokenizer.json`, or `vocab.json` and `merges.txt`, run its own code.
 
@@ -74,8 +83,9 @@ def load_student(
     facts = _facts(record, family if isinstance(family, Family) else None, sidecar, config, block_size)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     if mask_token is None and sidecar is not None:
-        mask_token = sidecar.mask_id
-    mask_id = mask_id_of(tokenizer, config, record, mask_token)
+        mask_id = sidecar.mask_id
+    else:
+        mask_id = mask_id_of(tokenizer, config, record, mask_token)
     stop_ids = stop_ids_of(tokenizer, folder, config) if sidecar is None else sidecar.stop_ids
     model = load_model(folder, config, dtype=dtype, device=device)
     origin = Origin(folder.resolve(), config)
@@ -83,20 +93,27 @@ def load_student(
 
 
 def load_model(
-    folder: Path, config: Mapping[str, Any], *, dtype: torch.dtype, device: str | torch.device | None
+    folder: Path, config: Mapping[str, Any], *, dtype: torch.dtype | None, device: str | torch.device | None
 ) -> PreTrainedModel:
-    """The stock model of a checkpoint folder whose `config.json` is `config`, in evaluation mode."""
+    """The stock model of a checkpoint folder whose `config.json` is `config`, in evaluation mode.
+
+    dtype: None for that of the checkpoint. Fields of `config.json` that nobody reads are logged.
+    """
     stock = stock_config(config)
+    if unread := unread_fields(config):
+        _LOG.info("fields of config.json that are not looked at: %s", ", ".join(unread))
+    tied, kind = stock.tie_word_embeddings, config["model_type"]
+    head, embedding = head_and_embedding(kind)
     with torch.device("meta"):
-        model = stock_class(stock)(stock).to(dtype)
-    model.to_empty(device=device or "cpu")
+        model = stock_class(stock)(stock)
+    # Before any memory is taken: what config.json asks for may be absurd.
+    views = tensor_views(dict(model.named_parameters()), kind, tied=tied)
+    where = find_tensors(folder, views, copies={head: embedding} if tied else {}, passed_over=is_computed)
+    model.to(dtype or stored_dtype(where)).to_empty(device=device or "cpu")
     # Computed, not stored: moving from the meta device left its numbers undefined.
     model.model.rotary_emb = type(model.model.rotary_emb)(stock).to(device or "cpu")
     model.tie_weights()
-    tied, kind = stock.tie_word_embeddings, config["model_type"]
-    views = tensor_views(dict(model.named_parameters()), kind, tied=tied)
-    head, embedding = head_and_embedding(kind)
-    read_tensors(folder, views, copies={head: embedding} if tied else {}, passed_over=is_computed)
+    read_tensors(where, tensor_views(dict(model.named_parameters()), kind, tied=tied))
     return model.eval()
 
 
@@ -139,17 +156,10 @@ def mask_id_of(
 
 
 def stop_ids_of(tokenizer: PreTrainedTokenizerBase, folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
-    """What ends a response: the chat template's end of a turn, then what tokenizer and generation configuration list.
-
-    The end of a turn comes first because references are ended with the first.
-    """
+    """What ends a response, of a checkpoint folder whose `config.json` is `config` (`vocabulary.resolve_stop_ids`)."""
     path = folder / "generation_config.json"
-    listed = SimpleNamespace(**(read_json(path) if path.is_file() else {"eos_token_id": config.get("eos_token_id")}))
-    known, template = tokenizer.get_vocab(), str(tokenizer.chat_template or "")
-    turns = [known[token] for token in _TURN_ENDS if token in known and token in template]
-    if turns and tokenizer.eos_token_id is None and getattr(listed, "eos_token_id", None) is None:
-        return tuple(turns)
-    return tuple(dict.fromkeys([*turns, *resolve_stop_ids(tokenizer, listed)]))
+    generation = read_json(path) if path.is_file() else {}
+    return resolve_stop_ids(tokenizer, SimpleNamespace(**generation), SimpleNamespace(**config))
 
 
 def read_sidecar(folder: Path) -> Sidecar | None:
@@ -161,9 +171,20 @@ def read_sidecar(folder: Path) -> Sidecar | None:
     try:
         facts = {name: fields[name] for name in _FACTS}
         family = Family(**facts, sub_block=fields.get("sub_block"), name=fields["family"])
-        return Sidecar(family, int(fields["mask_id"]), tuple(int(i) for i in fields["stop_ids"]))
-    except (KeyError, TypeError) as error:
-        raise ForkLeftError(f"{path} is damaged ({error!r}); remove it and name the family instead") from error
+        mask_id, stop_ids = fields["mask_id"], fields["stop_ids"]
+    except KeyError as error:
+        raise _damaged(path, f"it lacks {error.args[0]}") from error
+    except ForkLeftError as error:
+        raise _damaged(path, str(error)) from error
+    if not isinstance(mask_id, int):
+        raise _damaged(path, f"mask_id must be a token id, found {mask_id!r}")
+    if not isinstance(stop_ids, list) or not all(isinstance(i, int) for i in stop_ids):
+        raise _damaged(path, f"stop_ids must be a list of token ids, found {stop_ids!r}")
+    return Sidecar(family, mask_id, tuple(stop_ids))
+
+
+def _damaged(path: Path, why: str) -> ForkLeftError:
+    return ForkLeftError(f"{path} is damaged ({why}); remove it and name the family instead")
 
 
 def write_sidecar(folder: Path, student: Student) -> None:
@@ -190,18 +211,25 @@ def _facts(
         family = record.family
         if block_size is None and record.block_size_field is not None:
             block_size = config.get(record.block_size_field)
+            if block_size is not None and (not isinstance(block_size, int) or block_size < 1):
+                raise ForkLeftError(
+                    f"config.json has {record.block_size_field} = {block_size!r}, expected a whole number above 0; say "
+                    "the right one with block_size"
+                )
     return family if block_size is None else with_block_size(family, block_size)
 
 
 def _own_tokenizer(folder: Path, trust_remote_code: bool) -> Any:
     path = folder / "tokenizer_config.json"
-    own = (read_json(path) if path.is_file() else {}).get("auto_map", {}).get("AutoTokenizer")
-    if own is None:
+    classes = read_json(path).get("auto_map") if path.is_file() else None
+    own = classes.get("AutoTokenizer") if isinstance(classes, dict) else None
+    # One class, or a pair: the slow one and the fast one, of which either may be null.
+    name = next((one for one in (own if isinstance(own, list) else [own]) if isinstance(one, str)), None)
+    if name is None:
         raise ForkLeftError(f"{folder} has no tokenizer: expected tokenizer.json, or vocab.json and merges.txt")
     if not trust_remote_code:
         raise ForkLeftError(
             f"the tokenizer in {folder} has neither tokenizer.json nor vocab.json and merges.txt, so it needs its own "
             f"code ({own}); read that, and if you trust it say trust_remote_code=True"
         )
-    name = next(one for one in ([own] if isinstance(own, str) else own) if one)
     return get_class_from_dynamic_module(name, folder)

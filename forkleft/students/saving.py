@@ -1,23 +1,25 @@
 """`save_student`: a student back in the format it came from, so that its family's own tools still load it.
 
 The weights are written under the checkpoint's own tensor names; its `config.json` is written as it was read, but for
-the dtype; its tokenizer files and its code are copied, never run. A student made of a model in memory is saved as an
-ordinary Transformers folder. Either carries ForkLeft's sidecar (`loading.SIDECAR`).
+the dtype and, after a resize, the size of the vocabulary; its tokenizer files and its code are copied, never run. A
+student made of a model in memory is saved as an ordinary Transformers folder. Either carries ForkLeft's sidecar
+(`loading.SIDECAR`).
 """
 
 import json
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from forkleft.errors import ForkLeftError
-from forkleft.students.formats import stock_class, tensor_views
+from forkleft.students.formats import stock_class, stock_config, tensor_views, with_vocab_size
 from forkleft.students.loading import write_sidecar
-from forkleft.students.shards import write_tensors
+from forkleft.students.shards import shown, write_tensors
 from forkleft.students.student import Student
 
 # The small files of a checkpoint that belong to its format.
@@ -49,38 +51,62 @@ def save_student(
     merge_adapters: add LoRA adapters into the weights that are written; the model in memory keeps them apart.
     dtype: of the written weights (default: that of the model).
 
-    Raises ForkLeftError if the model has adapters that are not to be merged, if the folder is the origin itself, or if
-    the origin's files are gone.
+    Raises ForkLeftError if the model has adapters that are not to be merged, if it is no longer what the configuration
+    to be written describes, if the folder is the origin itself, or if the origin's files are gone.
     """
-    folder = Path(folder)
-    parameters = _whole_parameters(student.model, merge_adapters)
+    folder = Path(folder).expanduser()
+    parameters, adapted = _whole_parameters(student.model, merge_adapters)
     config, dtype = student.model.config, dtype or student.model.dtype
+    rows = student.model.get_input_embeddings().num_embeddings
+    if student.vocabulary.mask_id >= rows:
+        raise ForkLeftError(f"the mask id {student.vocabulary.mask_id} has no row left in the {rows} of the embedding")
     if student.origin is None:
-        fields = json.loads(config.to_json_string())
+        fields, described = json.loads(config.to_json_string()), config
         fields |= {"architectures": [stock_class(config).__name__], "dtype": None}
     else:
         if folder.resolve() == student.origin.folder:
             raise ForkLeftError(f"{folder} is where the student was loaded from; save it to another folder")
-        fields = dict(student.origin.config)
-    fields = _with_dtype(fields, dtype)
+        if not student.origin.folder.is_dir():
+            raise ForkLeftError(
+                f"the student was loaded from {student.origin.folder}, which is gone; its files belong to what is saved"
+            )
+        fields, described = student.origin.config, stock_config(student.origin.config)
+        if rows != described.vocab_size:
+            fields = with_vocab_size(fields, rows)
+            described = stock_config(fields)
+    views = tensor_views(parameters, fields["model_type"], tied=config.tie_word_embeddings)
+    _check_described(views, described, fields["model_type"])
     folder.mkdir(parents=True, exist_ok=True)
     if student.origin is None:
         _write_small_files(student, folder)
     else:
         _copy_small_files(student.origin.folder, folder)
-    views = tensor_views(parameters, fields["model_type"], tied=config.tie_word_embeddings)
-    write_tensors(folder, views, dtype=dtype, shard_bytes=shard_bytes)
-    (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+    # Merged as they are written: a second whole model might not fit.
+    write_tensors(folder, views, dtype=dtype, shard_bytes=shard_bytes, final=partial(_merged, adapted))
+    text = json.dumps(_with_dtype(fields, dtype), indent=2)
+    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     write_sidecar(folder, student)
 
 
-def _whole_parameters(model: PreTrainedModel, merge_adapters: bool) -> dict[str, torch.Tensor]:
-    """The stock parameters by their stock names, also where PEFT has put adapters around their modules."""
+def _whole_parameters(
+    model: PreTrainedModel, merge_adapters: bool
+) -> tuple[dict[str, torch.Tensor], dict[torch.Tensor, Any]]:
+    """The stock parameters by their stock names, also where PEFT has put adapters around their modules.
+
+    Beside them, the adapted layer of every weight that has one.
+    """
     adapted = {name: module for name, module in model.named_modules() if hasattr(module, "base_layer")}
     if adapted and not merge_adapters:
         raise ForkLeftError(
             f"the student has adapters in {len(adapted)} of its modules; say merge_adapters=True to add them into the "
             "weights, or save the adapters alone with PeftModel.save_pretrained"
+        )
+    for name, layer in adapted.items():
+        _check_plain(layer, name)
+    if "lm_head" in adapted and model.config.tie_word_embeddings:
+        raise ForkLeftError(
+            "lm_head has an adapter, but its weight is the embedding's too and cannot hold it; leave the head out of "
+            "the adapters"
         )
     parameters: dict[str, torch.Tensor] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -88,25 +114,44 @@ def _whole_parameters(model: PreTrainedModel, merge_adapters: bool) -> dict[str,
         if owner is None:
             parameters[name] = parameter
         elif name.startswith(f"{owner}.base_layer."):
-            kind = name.removeprefix(f"{owner}.base_layer.")
-            parameters[f"{owner}.{kind}"] = _merged(adapted[owner], owner) if kind == "weight" else parameter
+            parameters[f"{owner}.{name.removeprefix(f'{owner}.base_layer.')}"] = parameter
     with torch.device("meta"):
         expected = dict(stock_class(model.config)(model.config).named_parameters(remove_duplicate=False))
     if differing := sorted(set(parameters) ^ set(expected)):
         raise ForkLeftError(
-            f"the student's model has parameters that its class does not, or lacks some: {', '.join(differing[:8])}; "
-            "only plain LoRA adapters of linear layers can be merged"
+            f"the student's model has parameters that its class does not, or lacks some: {shown(differing)}; only "
+            "plain LoRA adapters of linear layers can be merged"
         )
-    return parameters
+    return parameters, {layer.base_layer.weight: layer for layer in adapted.values()}
 
 
-@torch.no_grad()
-def _merged(layer: Any, name: str) -> torch.Tensor:
-    """A linear layer's weight with its active LoRA adapters added, unless they are already in it."""
+def _check_described(views: Mapping[str, torch.Tensor], config: PreTrainedConfig, model_type: str) -> None:
+    """Refuse to write tensors that the configuration beside them does not describe: they could not be loaded."""
+    with torch.device("meta"):
+        model = stock_class(config)(config)
+    model.tie_weights()
+    expected = tensor_views(dict(model.named_parameters()), model_type, tied=config.tie_word_embeddings)
+    shapes, described = ({name: tuple(view.shape) for name, view in some.items()} for some in (views, expected))
+    if differing := sorted(name for name in shapes | described if shapes.get(name) != described.get(name)):
+        told = [f"{name} {shapes.get(name, 'missing')} / {described.get(name, 'missing')}" for name in differing]
+        raise ForkLeftError(
+            f"the student is not what its configuration describes (tensor, its shape / as described): {shown(told)}; "
+            "only the size of the vocabulary may change, by model.resize_token_embeddings"
+        )
+
+
+def _check_plain(layer: Any, name: str) -> None:
     plain = isinstance(layer.base_layer, torch.nn.Linear) and hasattr(layer, "lora_A")
     if not plain or any(getattr(layer, "use_dora", {}).values()) or any(getattr(layer, "lora_bias", {}).values()):
         raise ForkLeftError(f"{name} has adapters other than plain LoRA of a linear layer; merge them with PEFT first")
-    weight = layer.base_layer.weight
+
+
+@torch.no_grad()
+def _merged(adapted: Mapping[torch.Tensor, Any], weight: torch.Tensor) -> torch.Tensor:
+    """A weight with the active LoRA adapters of its layer added, unless they are already in it or there are none."""
+    if weight not in adapted:
+        return weight
+    layer = adapted[weight]
     active = [one for one in layer.active_adapters if one in layer.lora_A and one not in layer.merged_adapters]
     return sum((layer.get_delta_weight(one).to(weight) for one in active), weight)
 
@@ -118,8 +163,6 @@ def _with_dtype(fields: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]
 
 
 def _copy_small_files(origin: Path, folder: Path) -> None:
-    if not origin.is_dir():
-        raise ForkLeftError(f"the student was loaded from {origin}, which is gone; its files belong to what is saved")
     for pattern in _COPIED:
         for path in origin.glob(pattern):
             shutil.copyfile(path, folder / path.name)

@@ -4,8 +4,11 @@ Nothing is unpickled and nothing is imported: JSON and safetensors are read, eve
 """
 
 import json
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatch
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +24,44 @@ _INDEX = "model.safetensors.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 # What a student needs of a repository: weights, configuration, tokenizer; its code is kept, for saving, and never run.
 _DOWNLOADED = ["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model", "*.py", "LICENSE*", "NOTICE*"]
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_DTYPES = ("F64", "F32", "F16", "BF16")
-_SHOWN = 8
+_HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
+_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+# What this module writes, and may therefore remove.
+_WRITTEN = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
+_SHOWN = 20
 
 
 def checkpoint_folder(path_or_hub_id: str | Path) -> Path:
-    """The local folder of a checkpoint, downloaded from the Hugging Face hub if it is the id of a repository there."""
+    """The local folder of a checkpoint in safetensors, downloaded if it is a repository of the Hugging Face hub.
+
+    A repository is `owner/name`, or `owner/name@revision` for a branch, tag or commit of it. Raises ForkLeftError if
+    there is neither, or if its weights are in other formats only.
+    """
     path = Path(path_or_hub_id).expanduser()
     if path.is_dir():
+        refuse_other_weights(path)
         return path
     if path.exists():
         raise ForkLeftError(
             f"{path} is a file: expected a checkpoint's folder; a GGUF file becomes a student with `forkleft convert`"
         )
-    name = str(path_or_hub_id)
-    if not _HUB_ID.fullmatch(name):
-        raise ForkLeftError(f"there is no folder {name}, and it cannot be the id of a repository (owner/name)")
+    found = _HUB_ID.fullmatch(str(path_or_hub_id))
+    if not found:
+        raise ForkLeftError(
+            f"there is no folder {path_or_hub_id}, and it cannot be the id of a repository (owner/name or "
+            "owner/name@revision)"
+        )
+    name, revision = found.groups()
     try:
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=_DOWNLOADED))
+        folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=_DOWNLOADED))
     except (OSError, ValueError) as error:  # what the hub's client raises derives from these
         raise ForkLeftError(
-            f"there is no folder {name}, and the hub gave no repository of that name: {first_line(error)}"
+            f"there is no folder {path_or_hub_id}, and the hub gave no repository of that name: {first_line(error)}"
         ) from error
+    refuse_other_weights(folder)
+    if not any(folder.glob("*.safetensors")):
+        refuse_other_weights_on_hub(name, revision)
+    return folder
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -64,45 +82,60 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def refuse_pickles(folder: Path) -> None:
-    """Raise ForkLeftError if the folder's only weights are pickled: to load those is to run what is in them."""
-    if any(folder.glob("*.safetensors")):
+def refuse_other_weights(folder: Path) -> None:
+    """Raise ForkLeftError if the folder's only weights are pickles, or GGUF files of which none was named."""
+    _refuse(str(folder), [path.name for path in folder.iterdir()])
+
+
+def refuse_other_weights_on_hub(name: str, revision: str | None) -> None:
+    """The same for a repository of the hub, of which only its list of files is asked for."""
+    try:
+        files = huggingface_hub.list_repo_files(name, revision=revision)
+    except (OSError, ValueError):  # without the hub nothing can be said of files that were not downloaded
         return
-    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
-    if pickles:
+    _refuse(name, files)
+
+
+def _refuse(where: str, files: Iterable[str]) -> None:
+    files = sorted(files)
+    if any(fnmatch(file, "*.safetensors") and "/" not in file for file in files):
+        return
+    # To load a pickle is to run what is in it.
+    if pickles := [file for file in files if any(fnmatch(file, pattern) for pattern in _PICKLES)]:
         raise ForkLeftError(
-            f"{folder} has its weights in {', '.join(pickles[:_SHOWN])}: pickles, which can run code when they are "
-            "loaded, are refused; convert them to safetensors first, or take a revision that has them"
+            f"{where} has its weights in {shown(pickles)}: pickles, which can run code when they are loaded, are "
+            "refused; convert them to safetensors first, or name a revision that has safetensors (owner/name@revision)"
+        )
+    if packed := [file for file in files if file.endswith(".gguf")]:
+        raise ForkLeftError(
+            f"{where} has only GGUF weights ({shown(packed)}); name the file to use: --gguf-file {packed[0]} of "
+            f"`forkleft convert` makes a student of it, load_teacher(…, gguf_file={packed[0]!r}) a teacher"
         )
 
 
-@torch.no_grad()
-def read_tensors(
+def find_tensors(
     folder: Path,
     views: Mapping[str, torch.Tensor],
     *,
     copies: Mapping[str, str],
     passed_over: Callable[[str], bool],
-) -> None:
-    """Copy a checkpoint's tensors into `views`, one at a time, in their dtype and on their device.
+) -> dict[str, Path]:
+    """The file of every tensor of a checkpoint that belongs into `views`, of which only the shapes are looked at.
 
     copies: names that may be there too if they equal another tensor (a tied head). passed_over: names to leave alone.
     Raises ForkLeftError for missing or damaged files, and listing the tensors that are missing, unexpected, of another
-    shape than their view, or not in floating point. Names and shapes are checked before anything is copied.
+    shape than their view, or not in floating point.
     """
     where = _files_of_tensors(folder)
     unexpected = sorted(name for name in where if name not in views and name not in copies and not passed_over(name))
     missing = sorted(set(views) - set(where))
     if unexpected or missing:
         told = [
-            f"{kind}: {_shown(names)}" for kind, names in (("missing", missing), ("unexpected", unexpected)) if names
+            f"{kind}: {shown(names)}" for kind, names in (("missing", missing), ("unexpected", unexpected)) if names
         ]
         raise ForkLeftError(f"the tensors in {folder} are not those that its config.json describes; {'; '.join(told)}")
-    names_in: dict[Path, list[str]] = {}
-    for name, path in where.items():
-        if name in views:
-            names_in.setdefault(path, []).append(name)
-    for path, names in names_in.items():
+    found = {name: path for name, path in where.items() if name in views}
+    for path, names in _by_file(found).items():
         with _opened(path) as file:
             for name in names:
                 view, stored = views[name], file.get_slice(name)
@@ -116,10 +149,6 @@ def read_tensors(
                         f"{path.name}: {name} is stored as {stored.get_dtype()}; expected floating point "
                         f"({', '.join(_DTYPES)}), not a quantised form"
                     )
-    for path, names in names_in.items():
-        with _opened(path) as file:
-            for name in names:
-                views[name].copy_(file.get_tensor(name))
     for name, of in copies.items():
         if name in where:
             with _opened(where[name]) as file, _opened(where[of]) as other:
@@ -128,15 +157,47 @@ def read_tensors(
                         f"config.json ties the output head to the embedding, but {name} differs from {of}; correct "
                         "tie_word_embeddings in config.json"
                     )
+    return found
 
 
-def write_tensors(folder: Path, views: Mapping[str, torch.Tensor], *, dtype: torch.dtype, shard_bytes: int) -> None:
+def stored_dtype(where: Mapping[str, Path]) -> torch.dtype:
+    """The dtype that holds all the tensors that `find_tensors` found, as they are stored."""
+    stored = set()
+    for path, names in _by_file(where).items():
+        with _opened(path) as file:
+            stored |= {file.get_slice(name).get_dtype() for name in names}
+    return reduce(torch.promote_types, [_DTYPES[name] for name in stored])
+
+
+@torch.no_grad()
+def read_tensors(where: Mapping[str, Path], views: Mapping[str, torch.Tensor]) -> None:
+    """Copy the tensors that `find_tensors` found into `views`, one at a time, in their dtype and on their device."""
+    for path, names in _by_file(where).items():
+        with _opened(path) as file:
+            for name in names:
+                views[name].copy_(file.get_tensor(name))
+
+
+def _by_file(where: Mapping[str, Path]) -> dict[Path, list[str]]:
+    names_in: dict[Path, list[str]] = {}
+    for name, path in where.items():
+        names_in.setdefault(path, []).append(name)
+    return names_in
+
+
+def write_tensors(
+    folder: Path,
+    views: Mapping[str, torch.Tensor],
+    *,
+    dtype: torch.dtype,
+    shard_bytes: int,
+    final: Callable[[torch.Tensor], torch.Tensor] = lambda view: view,
+) -> None:
     """Write tensors to safetensors files of at most `shard_bytes` each (or one tensor), with an index if several.
 
-    Weights that an earlier save left in the folder are removed first.
+    final: makes of a view what is to be written (adapters added), a file at a time so that no second model is held.
+    All files are there before the first takes its name; only then do weights of an earlier save go.
     """
-    for old in (*folder.glob("model*.safetensors"), folder / _INDEX):
-        old.unlink(missing_ok=True)
     shards: list[list[str]] = [[]]
     size = total = 0
     for name, view in views.items():
@@ -149,38 +210,51 @@ def write_tensors(folder: Path, views: Mapping[str, torch.Tensor], *, dtype: tor
     files = [_ONE_FILE]
     if len(shards) > 1:
         files = [f"model-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
-    for file, names in zip(files, shards, strict=True):
-        # Views of one tensor (experts) must not share memory in a file.
-        tensors = {
-            name: views[name].detach().to("cpu", dtype).clone(memory_format=torch.contiguous_format) for name in names
-        }
-        save_file(tensors, folder / file, metadata={"format": "pt"})
-    if len(shards) > 1:
-        weight_map = {name: file for file, names in zip(files, shards, strict=True) for name in names}
-        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-        (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    partial = {file: folder / f".{file}.partial" for file in (*files, *([_INDEX] if len(shards) > 1 else []))}
+    try:
+        for file, names in zip(files, shards, strict=True):
+            # Views of one tensor (experts) must not share memory in a file.
+            tensors = {name: final(views[name]).detach().to("cpu", dtype, copy=True).contiguous() for name in names}
+            save_file(tensors, partial[file], metadata={"format": "pt"})
+        if len(shards) > 1:
+            weight_map = {name: file for file, names in zip(files, shards, strict=True) for name in names}
+            index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+            partial[_INDEX].write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        for file, path in partial.items():
+            os.replace(path, folder / file)
+    finally:
+        for path in partial.values():
+            path.unlink(missing_ok=True)
+    # The index first: as long as it is there, it says which files are the weights.
+    old = [folder / _INDEX, *(path for path in folder.iterdir() if _WRITTEN.fullmatch(path.name))]
+    for path in old:
+        if path.name not in partial:
+            path.unlink(missing_ok=True)
+
+
+def shown(names: list[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _files_of_tensors(folder: Path) -> dict[str, Path]:
     """Which file holds each tensor."""
-    refuse_pickles(folder)
     if (folder / _INDEX).is_file():
         weight_map = read_json(folder / _INDEX).get("weight_map")
         if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
             raise ForkLeftError(f"{folder / _INDEX} has no weight_map of tensor names to files")
         files = sorted(set(weight_map.values()))
         if outside := [file for file in files if Path(file).name != file]:
-            raise ForkLeftError(f"{folder / _INDEX} names files outside its folder: {_shown(outside)}")
+            raise ForkLeftError(f"{folder / _INDEX} names files outside its folder: {shown(outside)}")
         if absent := [file for file in files if not (folder / file).is_file()]:
             raise ForkLeftError(
-                f"{folder} lacks {len(absent)} of its {len(files)} weight files: {_shown(absent)}; download it again"
+                f"{folder} lacks {len(absent)} of its {len(files)} weight files: {shown(absent)}; download it again"
             )
     elif (folder / _ONE_FILE).is_file():
         weight_map, files = None, [_ONE_FILE]
     elif found := sorted(path.name for path in folder.glob("*.safetensors")):
-        raise ForkLeftError(f"{folder} has {_shown(found)} but neither {_ONE_FILE} nor {_INDEX}; download it again")
-    elif found := sorted(path.name for path in folder.glob("*.gguf")):
-        raise ForkLeftError(f"{folder} has only GGUF weights ({_shown(found)}); make a student with `forkleft convert`")
+        raise ForkLeftError(f"{folder} has {shown(found)} but neither {_ONE_FILE} nor {_INDEX}; download it again")
     else:
         raise ForkLeftError(f"{folder} has no weights: expected {_ONE_FILE} or {_INDEX}")
     where: dict[str, Path] = {}
@@ -188,7 +262,7 @@ def _files_of_tensors(folder: Path) -> dict[str, Path]:
         with _opened(folder / file) as tensors:
             where |= dict.fromkeys(tensors.keys(), folder / file)
     if weight_map is not None and (absent := sorted(set(weight_map) - set(where))):
-        raise ForkLeftError(f"{folder / _INDEX} lists tensors that are in none of its files: {_shown(absent)}")
+        raise ForkLeftError(f"{folder / _INDEX} lists tensors that are in none of its files: {shown(absent)}")
     return where
 
 
@@ -197,8 +271,3 @@ def _opened(path: Path) -> Any:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
         raise ForkLeftError(f"{path} is damaged or truncated ({first_line(error)}); download it again") from error
-
-
-def _shown(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -31,6 +31,7 @@ def load_teacher(
 ) -> Teacher:
     """Load a causal LM (dense, mixture of experts, GGUF) as a frozen teacher.
 
+    path_or_hub_id: a folder, a GGUF file, or a repository of the hub (`owner/name` or `owner/name@revision`).
     student: whose teacher it is to be. Both must share a tokenizer but for special tokens; what they share is logged,
         and the teacher's answers end at the stop ids of both.
     gguf_file: the name of a GGUF file in the folder or repository; a path to the file itself will do, too.
@@ -44,7 +45,7 @@ def load_teacher(
     model, tokenizer = load_causal_lm(
         path_or_hub_id, gguf_file=gguf_file, dtype=dtype, trust_remote_code=trust_remote_code, **settings
     )
-    stop_ids = resolve_stop_ids(tokenizer, model.generation_config)
+    stop_ids = resolve_stop_ids(tokenizer, model.generation_config, model.config)
     if student is not None:
         stop_ids = _agreed_stop_ids(student, model, tokenizer, stop_ids)
     teacher = Teacher(model, tokenizer, stop_ids=stop_ids, batch_size=batch_size)

@@ -45,6 +45,27 @@ def test_bad_input(tmp_path, monkeypatch):
     (tmp_path / "ar" / "model.safetensors").rename(tmp_path / "ar" / "pytorch_model.bin")
     with pytest.raises(ForkLeftError, match=r"pytorch_model.bin: pickles"):
         load_causal_lm(tmp_path / "ar")
+    (tmp_path / "ar" / "pytorch_model.bin").rename(tmp_path / "ar" / "model.gguf")
+    with pytest.raises(ForkLeftError, match=r"name the file to use: .*load_teacher\(…, gguf_file='model.gguf'\)"):
+        load_causal_lm(tmp_path / "ar")
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
     with pytest.raises(ForkLeftError, match="cannot be loaded"):
         load_causal_lm(tmp_path / "a.gguf")
+
+
+def test_a_repository_with_pickles_only_is_refused_by_name(monkeypatch):
+    asked = []
+
+    def from_pretrained(source, **settings):
+        asked.append((source, settings.get("revision"), settings["use_safetensors"]))
+        raise OSError("no file named model.safetensors")
+
+    def list_repo_files(name, revision):
+        asked.append((name, revision))
+        return ["config.json", "pytorch_model.bin"]
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", from_pretrained)
+    monkeypatch.setattr("huggingface_hub.list_repo_files", list_repo_files)
+    with pytest.raises(ForkLeftError, match=r"owner/name has its weights in pytorch_model.bin: pickles"):
+        load_causal_lm("owner/name@v1")
+    assert asked == [("owner/name", "v1", True), ("owner/name", "v1")]

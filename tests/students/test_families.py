@@ -57,5 +57,7 @@ def test_blocks_of_another_size():
     assert with_block_size(fast, 64).name == "fast-dllm-v2"
     assert with_block_size(fast, 8).sub_block is None
     assert with_block_size(Family("full", 32), 16) == Family("full", 16)
+    with pytest.raises(ForkLeftError, match="block_size must be a whole number of at least 1, found '4'"):
+        with_block_size(fast, "4")
     with pytest.raises(ForkLeftError, match="sub_block must divide the block_size of 20, found 8"):
         with_block_size(fast, 20)

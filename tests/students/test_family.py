@@ -42,9 +42,14 @@ def test_the_three_anchors():
         ({"attention": "causal", "block_size": 4}, "attention must be one of block, full, found 'causal'"),
         ({"attention": "block", "block_size": 4, "anchor": "start"}, "anchor must be one of prompt_end, absolute"),
         ({"attention": "block", "block_size": 4, "head": "next"}, "head must be one of same, shifted, found 'next'"),
-        ({"attention": "block", "block_size": 0}, "block_size must be at least 1, found 0"),
+        ({"attention": "block", "block_size": 0}, "block_size must be a whole number of at least 1, found 0"),
+        ({"attention": "block", "block_size": "4"}, "block_size must be a whole number of at least 1, found '4'"),
+        ({"attention": "block", "block_size": True}, "block_size must be a whole number of at least 1, found True"),
         ({"attention": "block", "block_size": 8, "sub_block": 3}, "sub_block must divide the block_size of 8, found 3"),
-        ({"attention": "block", "block_size": 8, "sub_block": 0}, "sub_block must divide the block_size of 8, found 0"),
+        (
+            {"attention": "block", "block_size": 8, "sub_block": 0},
+            "sub_block must be a whole number of at least 1, found 0",
+        ),
     ],
 )
 def test_bad_records(settings, message):

@@ -1,4 +1,5 @@
 import json
+import logging
 import sys
 
 import pytest
@@ -87,7 +88,7 @@ def test_a_stock_folder_with_a_sidecar_needs_nothing_more(tmp_path):
     assert student.vocabulary.mask_id == 300 and same_parameters(student.model, stock)
     assert load_student(tmp_path, block_size=4, mask_token=301).vocabulary.mask_id == 301
     (tmp_path / loading.SIDECAR).write_text(json.dumps({"family": None}))
-    with pytest.raises(ForkLeftError, match=r"forkleft_student.json is damaged \(KeyError\('attention'\)\)"):
+    with pytest.raises(ForkLeftError, match=r"forkleft_student.json is damaged \(it lacks attention\)"):
         load_student(tmp_path)
 
 
@@ -194,10 +195,94 @@ def test_a_configuration_that_disagrees_with_the_tensors(tmp_path):
     written = write_checkpoint(tmp_path, "sdar")
     cases = [
         ({"hidden_size": 64}, r"has shape .*, but config.json makes it"),
-        ({"num_hidden_layers": 3}, r"missing: model.layers.2.input_layernorm.weight, .* and 3 more"),
+        ({"vocab_size": 10**13}, r"has shape \(320, 32\), but config.json makes it \(10000000000000, 32\)"),
+        ({"num_hidden_layers": 3}, r"missing: model.layers.2.input_layernorm.weight, .*v_proj.weight$"),
+        ({"num_hidden_layers": 5}, r"missing: (model.layers[.\w]+(, )?){20} and 13 more"),
         ({"tie_word_embeddings": True}, "ties the output head to the embedding, but lm_head.weight differs"),
     ]
     for changes, message in cases:
         (tmp_path / "config.json").write_text(json.dumps(written.config | changes))
         with pytest.raises(ForkLeftError, match=message):
             load_student(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "message"),
+    [
+        ("config.json", {"block_size": "4"}, "config.json has block_size = '4', expected a whole number"),
+        ("config.json", {"block_size": 0}, "config.json has block_size = 0, expected a whole number above 0"),
+        ("config.json", {"mask_token_id": "x"}, "the configuration's mask_token_id must be a token id, found 'x'"),
+        ("config.json", {"mask_token_id": -1}, "the configuration's mask_token_id must be a token id, found -1"),
+        ("config.json", {"hidden_size": "x"}, "config.json has hidden_size = 'x'"),
+        ("generation_config.json", {"eos_token_id": "x"}, "eos_token_id must be a token id or a list .* found 'x'"),
+        (
+            loading.SIDECAR,
+            {"mask_id": "x"},
+            r"forkleft_student.json is damaged \(mask_id must be a token id, found 'x'",
+        ),
+        (loading.SIDECAR, {"stop_ids": 258}, r"forkleft_student.json is damaged \(stop_ids must be a list"),
+        (loading.SIDECAR, {"block_size": "4"}, r"forkleft_student.json is damaged \(block_size must be a whole number"),
+        (loading.SIDECAR, {"sub_block": "x"}, r"forkleft_student.json is damaged \(sub_block must be a whole number"),
+        (loading.SIDECAR, {"head": []}, r"forkleft_student.json is damaged \(head must be one of same, shifted"),
+    ],
+)
+def test_senseless_values(tmp_path, file, changes, message):
+    written = write_checkpoint(tmp_path, "sdar")
+    path = written.folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"mask_token": None}))
+    facts = {"attention": "block", "block_size": 4, "anchor": "absolute", "head": "same"}
+    sidecar = {"family": "sdar", **facts, "mask_id": 282, "stop_ids": [258]}
+    path = tmp_path / file
+    fields = sidecar if file == loading.SIDECAR else json.loads(path.read_text())
+    path.write_text(json.dumps(fields | changes))
+    with pytest.raises(ForkLeftError, match=message):
+        load_student(tmp_path)
+
+
+@pytest.mark.parametrize("auto_map", [None, "x", [], {"AutoTokenizer": None}, {"AutoTokenizer": [None, None]}])
+def test_a_tokenizer_without_data_and_without_code(tmp_path, auto_map):
+    written = write_checkpoint(tmp_path, "sdar")
+    (written.folder / "tokenizer.json").unlink()
+    path = written.folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"auto_map": auto_map}))
+    with pytest.raises(ForkLeftError, match=r"has no tokenizer: expected tokenizer.json"):
+        load_student(tmp_path, trust_remote_code=True)
+
+
+@pytest.mark.parametrize(
+    ("mask_token", "message"),
+    [
+        ("A", r"'A' \(id 32\) cannot be the mask: it is an ordinary token; .* candidates: '<\|MASK\|>' \(282\), "),
+        (32, r"'A' \(id 32\) cannot be the mask: it is an ordinary token"),
+        ("<|im_start|>", r"'<\|im_start\|>' \(id 257\) cannot be the mask: it stands in the chat template"),
+        (257, r"'<\|im_start\|>' \(id 257\) cannot be the mask: it stands in the chat template"),
+        (400, "mask id 400 is outside the model's 320 embeddings"),
+    ],
+)
+def test_a_token_that_cannot_be_the_mask(tmp_path, mask_token, message):
+    write_checkpoint(tmp_path, "sdar")
+    with pytest.raises(ForkLeftError, match=message):
+        load_student(tmp_path, mask_token=mask_token)
+
+
+def test_a_generation_config_that_names_no_end_does_not_hide_the_configurations(tmp_path):
+    written = write_checkpoint(tmp_path, "efficient-dlm")
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.6}')
+    (tmp_path / "config.json").write_text(json.dumps(written.config | {"eos_token_id": [TURN_END, END]}))
+    assert load_student(tmp_path, **written.settings).vocabulary.stop_ids == (END, TURN_END)
+
+
+@pytest.mark.parametrize("kind", ["efficient-dlm", "llada"])
+def test_fields_that_nobody_reads_are_told(tmp_path, caplog, kind):
+    written = write_checkpoint(tmp_path, kind)
+    (tmp_path / "config.json").write_text(json.dumps(written.config | {"new_trick": 1}))
+    caplog.set_level(logging.INFO, logger="forkleft")
+    load_student(tmp_path, **written.settings)
+    (message,) = caplog.messages
+    assert message.startswith("fields of config.json that are not looked at: ") and "new_trick" in message
+
+
+def test_a_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    written = write_checkpoint(tmp_path / "model", "sdar")
+    assert same_parameters(load_student("~/model").model, written.stock)

@@ -1,6 +1,8 @@
 import json
+from itertools import pairwise
 
 import pytest
+import safetensors.torch
 import torch
 from checkpoints_on_disk import KINDS, write_checkpoint
 from peft import LoraConfig, get_peft_model
@@ -132,6 +134,72 @@ def test_lora_is_merged_on_request(tmp_path, kind):
     assert (adapted - merged).abs().max() < 1e-4 < (adapted - plain).abs().max()
 
 
+def test_adapters_are_merged_a_file_at_a_time(tmp_path, monkeypatch):
+    """Otherwise a second whole model would be held."""
+    student = load_student(write_checkpoint(tmp_path / "a", "sdar").folder)
+    get_peft_model(student.model, LoraConfig(r=2, target_modules=["down_proj", "o_proj"]))
+    done = []
+
+    def save_file(tensors, path, metadata):
+        done.append("write")
+        safetensors.torch.save_file(tensors, path, metadata)
+
+    for module in student.model.modules():
+        if hasattr(module, "lora_A"):
+            delta = module.get_delta_weight
+            monkeypatch.setattr(
+                module, "get_delta_weight", lambda one, delta=delta: (done.append("merge"), delta(one))[1]
+            )
+    monkeypatch.setattr("forkleft.students.shards.save_file", save_file)
+    save_student(student, tmp_path / "b", merge_adapters=True, shard_bytes=10_000)
+    merges = [k for k, what in enumerate(done) if what == "merge"]
+    assert len(merges) == 4 and done.count("write") > 4
+    assert all("write" in done[a:b] for a, b in pairwise(merges))
+
+
+@pytest.mark.parametrize("kind", ["sdar", "llada", "dream"])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("rows", [352, 300])
+def test_a_resized_student_loads_again(tmp_path, kind, tied, rows):
+    written = write_checkpoint(tmp_path / "a", kind, tied=tied)
+    student = load_student(written.folder, **written.settings)
+    student.model.resize_token_embeddings(rows, mean_resizing=False)
+    save_student(student, tmp_path / "b")
+    again = load_student(tmp_path / "b")
+    assert again.model.get_input_embeddings().num_embeddings == rows
+    assert all(torch.equal(a, b) for a, b in zip(student.model.parameters(), again.model.parameters(), strict=True))
+    config = json.loads((tmp_path / "b" / "config.json").read_text())
+    changed = {name for name in config if config[name] != written.config[name]}
+    assert changed <= {"vocab_size", "embedding_size"} and changed
+
+
+def test_what_could_not_be_loaded_is_not_written(tmp_path):
+    def student():
+        return load_student(write_checkpoint(tmp_path / "a", "sdar").folder)
+
+    small = student()
+    small.model.resize_token_embeddings(282)
+    with pytest.raises(ForkLeftError, match="the mask id 282 has no row left in the 282 of the embedding"):
+        save_student(small, tmp_path / "b")
+    odd = student()
+    odd.model.model.norm.weight = torch.nn.Parameter(torch.ones(5))
+    with pytest.raises(ForkLeftError, match=r"as described\): model.norm.weight \(5,\) / \(32,\); only the size of"):
+        save_student(odd, tmp_path / "b")
+    short = student()
+    del short.model.model.layers[1]
+    short.model.config.num_hidden_layers = 1
+    message = r"model.layers.1.input_layernorm.weight missing / \(32,\), "
+    with pytest.raises(ForkLeftError, match=message):
+        save_student(short, tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    save_student(load_student(write_checkpoint(tmp_path / "a", "sdar").folder), "~/b")
+    assert (tmp_path / "b" / "model.safetensors").is_file()
+
+
 def test_adapters_that_cannot_be_merged(tmp_path):
     for settings, message in (
         ({"target_modules": ["embed_tokens"]}, "model.embed_tokens has adapters other than plain LoRA"),
@@ -142,6 +210,10 @@ def test_adapters_that_cannot_be_merged(tmp_path):
         get_peft_model(student.model, LoraConfig(r=2, **settings))
         with pytest.raises(ForkLeftError, match=message):
             save_student(student, tmp_path, merge_adapters=True)
+    student = Student.from_model(tiny_model(tie_word_embeddings=True), FAMILIES[0], MASK, [STOP])
+    get_peft_model(student.model, LoraConfig(r=2, target_modules=["lm_head"]))
+    with pytest.raises(ForkLeftError, match="lm_head has an adapter, but its weight is the embedding's too"):
+        save_student(student, tmp_path, merge_adapters=True)
 
 
 def test_the_origin_is_neither_overwritten_nor_needed_whole(tmp_path):

@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from fnmatch import fnmatch
 
 import pytest
 import torch
 from checkpoints_on_disk import same_parameters, write_checkpoint, write_weights
 
 from forkleft.errors import ForkLeftError
-from forkleft.students import load_student
+from forkleft.students import load_student, shards
 
 
 def test_bad_weights(tmp_path):
@@ -101,14 +102,92 @@ def test_paths_that_lead_nowhere(tmp_path, monkeypatch):
         load_student(tmp_path / "a.gguf")
 
 
-def test_a_hub_id_is_downloaded_without_pickles(tmp_path, monkeypatch):
-    written = write_checkpoint(tmp_path / "hub", "sdar")
-    asked = {}
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub with one repository: its folder, and what was asked of it."""
+    written, asked = write_checkpoint(tmp_path / "hub", "sdar"), []
 
-    def snapshot_download(name, allow_patterns):
-        asked[name] = allow_patterns
-        return str(shutil.copytree(written.folder, tmp_path / "snapshot"))
+    def snapshot_download(name, revision, allow_patterns):
+        asked.append((name, revision))
+        left = [path.name for path in written.folder.iterdir()]
+        left = [file for file in left if not any(fnmatch(file, pattern) for pattern in allow_patterns)]
+        return str(shutil.copytree(written.folder, tmp_path / f"snapshot-{len(asked)}", ignore=lambda *_: left))
+
+    def list_repo_files(name, revision):
+        assert asked[-1] == (name, revision)
+        return [str(path.relative_to(written.folder)) for path in written.folder.rglob("*") if path.is_file()]
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
-    assert same_parameters(load_student("JetLM/SDAR-1.7B-Chat").model, written.stock)
-    assert not any(pattern in ("*", "*.bin") for pattern in asked["JetLM/SDAR-1.7B-Chat"])
+    monkeypatch.setattr("huggingface_hub.list_repo_files", list_repo_files)
+    return written, asked
+
+
+def test_a_hub_id_is_downloaded(hub):
+    written, asked = hub
+    for name in ("JetLM/SDAR-1.7B-Chat", "JetLM/SDAR-1.7B-Chat@refs/pr/3"):
+        assert same_parameters(load_student(name).model, written.stock)
+    assert asked == [("JetLM/SDAR-1.7B-Chat", None), ("JetLM/SDAR-1.7B-Chat", "refs/pr/3")]
+
+
+def test_a_repository_with_other_weights_only_is_refused_by_name(hub):
+    folder = hub[0].folder
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    # Of another model, as far as anybody knows.
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.safetensors").touch()
+    message = r"^a/b has its weights in pytorch_model.bin: pickles, .* name a revision .*owner/name@revision"
+    with pytest.raises(ForkLeftError, match=message):
+        load_student("a/b@main")
+    (folder / "pytorch_model.bin").rename(folder / "q4.gguf")
+    with pytest.raises(ForkLeftError, match=r"^a/b has only GGUF weights \(q4.gguf\); name the file to use"):
+        load_student("a/b")
+
+
+def test_no_pickle_is_ever_downloaded():
+    for pickled in shards._PICKLES:
+        for file in (pickled.replace("*", "pytorch_model"), pickled.replace("*", "old/weights-00001")):
+            assert not any(fnmatch(file, pattern) for pattern in shards._DOWNLOADED)
+
+
+def write(folder, tensors, **settings):
+    shards.write_tensors(folder, tensors, dtype=torch.float32, **{"shard_bytes": 5_000_000} | settings)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_only_weights_that_were_written_here_are_removed(tmp_path):
+    others = [
+        "model_mine.safetensors",
+        "model-1.safetensors",
+        "model-00001-of-00002.safetensors.bak",
+        "other.safetensors",
+    ]
+    for name in others:
+        (tmp_path / name).write_text("mine")
+    tensors = {name: torch.ones(100) for name in "abc"}
+    write(tmp_path, tensors, shard_bytes=400)
+    index = "model.safetensors.index.json"
+    files = [f"model-{k:05d}-of-00003.safetensors" for k in (1, 2, 3)]
+    assert names(tmp_path) == sorted([*others, *files, index])
+    write(tmp_path, tensors)
+    assert names(tmp_path) == sorted([*others, "model.safetensors"])
+    write(tmp_path, tensors, shard_bytes=800)
+    assert names(tmp_path) == sorted([*others, *(f"model-{k:05d}-of-00002.safetensors" for k in (1, 2)), index])
+    assert all((tmp_path / name).read_text() == "mine" for name in others)
+
+
+def test_old_weights_stay_until_the_new_ones_are_there(tmp_path):
+    write(tmp_path, {"a": torch.ones(100)})
+    before = (tmp_path / "model.safetensors").read_bytes()
+
+    def full_disk(view):
+        if view.sum() > 150:
+            raise OSError("no space left on device")
+        assert (tmp_path / "model.safetensors").read_bytes() == before
+        return view
+
+    with pytest.raises(OSError, match="no space left"):
+        write(tmp_path, {"a": torch.ones(100), "b": torch.full((100,), 2.0)}, shard_bytes=400, final=full_disk)
+    assert names(tmp_path) == ["model.safetensors"] and (tmp_path / "model.safetensors").read_bytes() == before

@@ -7,7 +7,7 @@ from checkpoints_on_disk import END, TURN_END, write_autoregressive, write_check
 from tiny import FAMILIES, tiny_student
 
 from forkleft.errors import ForkLeftError
-from forkleft.students import load_student
+from forkleft.students import convert, load_student
 from forkleft.teacher.loading import load_teacher
 
 QUESTION = [{"role": "user", "content": "1+1"}]
@@ -58,3 +58,18 @@ def test_another_tokenizer_is_an_error(tmp_path):
         load_teacher(tmp_path / "ar", student=student)
     with pytest.raises(ForkLeftError, match="the student has no tokenizer to compare with"):
         load_teacher(tmp_path / "ar", student=tiny_student(FAMILIES[0]))
+
+
+def test_student_and_teacher_end_where_the_same_files_say(tmp_path):
+    """The template's end of a turn first, and a generation configuration without ends does not hide the model's."""
+    write_autoregressive(tmp_path / "ar")
+    (tmp_path / "ar" / "generation_config.json").write_text('{"temperature": 0.6}')
+    for file, changes in (
+        ("config.json", {"eos_token_id": 300}),
+        ("tokenizer_config.json", {"eos_token": "<|endoftext|>"}),
+    ):
+        path = tmp_path / "ar" / file
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    convert(tmp_path / "ar", tmp_path / "student", family="bd3lm")
+    student = load_student(tmp_path / "student")
+    assert student.vocabulary.stop_ids == load_teacher(tmp_path / "ar").stop_ids == (TURN_END, END, 300)

@@ -1,0 +1,261 @@
+"""What each command of `forkleft` does with its arguments. What is heavy is imported when it runs."""
+
+import argparse
+import difflib
+import json
+import os
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from forkleft.errors import ForkLeftError
+
+
+def _hide_loading_bars() -> None:
+    """Transformers draws a progress bar for every model it loads; ours load in an instant."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def demo(options: argparse.Namespace) -> None:
+    """`forkleft demo`."""
+    from forkleft.lab.demo import UPDATES, demo
+
+    _hide_loading_bars()
+    updates = UPDATES if options.updates is None else options.updates
+    demo(options.output, student=options.student, teacher=options.teacher, updates=updates)
+
+
+def _place(options: argparse.Namespace) -> tuple[str, Any]:
+    """The device and the precision that were asked for, or that fit."""
+    import torch
+
+    # Under torchrun every process has a GPU of its own.
+    gpu = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    device = options.device or (gpu if torch.cuda.is_available() else "cpu")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ForkLeftError(f"there is no device {device!r} here: {str(error).splitlines()[0]}") from error
+    return device, getattr(torch, options.dtype or ("bfloat16" if device.startswith("cuda") else "float32"))
+
+
+def _load_student(options: argparse.Namespace) -> Any:
+    from forkleft.runs import checkpoint
+    from forkleft.students import load_student
+
+    device, dtype = _place(options)
+    return load_student(
+        checkpoint(options.model),
+        family=options.family,
+        block_size=options.block_size,
+        mask_token=options.mask_token,
+        dtype=dtype,
+        device=device,
+        trust_remote_code=options.trust_remote_code,
+    )
+
+
+def train(options: argparse.Namespace) -> None:
+    """`forkleft train`."""
+    _run_recipe(options, "train")
+
+
+def answer(options: argparse.Namespace) -> None:
+    """`forkleft answer`."""
+    _run_recipe(options, "answer")
+
+
+def _run_recipe(options: argparse.Namespace, task: str) -> None:
+    from forkleft import recipes
+
+    if options.options:
+        _list_options()
+        return
+    if options.config is None:
+        raise ForkLeftError(
+            "expected a recipe: --config recipes/lab.yaml, for instance; --options lists what is in one"
+        )
+    recipe, config = recipes.read_recipe(options.config, options.rest)
+    from forkleft import runs
+
+    _hide_loading_bars()
+    getattr(runs, task)(recipe, config)
+
+
+def _list_options() -> None:
+    from rich.console import Console
+
+    from forkleft.recipes import default_of, options
+
+    console = Console()
+    for name, option in options().items():
+        console.print(f"[bold]{name}[/]  [dim]default {default_of(option)!r}[/]", highlight=False)
+        if text := option.metadata.get("help"):
+            console.print(f"    {' '.join(text.split())}", highlight=False, markup=False)
+
+
+def generate(options: argparse.Namespace) -> None:
+    """`forkleft generate`."""
+    from forkleft.writing import read_prompts, write_responses
+
+    _hide_loading_bars()
+    if options.file is not None:
+        conversations = read_prompts(options.file)
+    else:
+        conversations = [[{"role": "user", "content": options.prompt}]]
+    write_responses(
+        _load_student(options),
+        conversations,
+        plain=options.plain,
+        as_json=options.json,
+        max_new_tokens=options.max_new_tokens,
+        order=options.order,
+        passes=options.passes,
+        threshold=options.threshold,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        seed=options.seed,
+        batch_size=options.batch_size,
+    )
+
+
+def doctor(options: argparse.Namespace) -> None:
+    """`forkleft doctor`."""
+    from forkleft import doctor
+
+    _hide_loading_bars()
+    device, dtype = _place(options)
+    student = doctor.stand_in(dtype, device) if options.model is None else _load_student(options)
+    if not doctor.doctor(student):
+        sys.exit(1)
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    """`forkleft eval`."""
+    from forkleft.evaluate.benchmarks import BENCHMARKS, load_benchmark
+    from forkleft.evaluate.evaluation import list_benchmarks, load_evaluated, run_evaluation
+    from forkleft.evaluate.protocols import Settings
+    from forkleft.lab.benchmarks import LAB_BENCHMARKS, lab_items
+    from forkleft.runs import checkpoint
+
+    known = BENCHMARKS | LAB_BENCHMARKS
+    if options.list:
+        list_benchmarks(known.values())
+        return
+    for name in ("model", "benchmark", "output"):
+        if getattr(options, name) is None:
+            raise ForkLeftError(f"expected --{name}; forkleft eval --help explains, --list names the benchmarks")
+    for name in options.benchmark:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "forkleft eval --list names all"
+            raise ForkLeftError(f"there is no benchmark {name!r}; {hint}")
+    chosen = [known[name] for name in options.benchmark]
+    if options.data is not None and options.data.is_file() and len(chosen) > 1:
+        raise ForkLeftError(f"{options.data} holds the questions of one benchmark, and {len(chosen)} were named")
+    items = [lab_items(one) if one.made else load_benchmark(one, options.data) for one in chosen]
+    _hide_loading_bars()
+    device, dtype = _place(options)
+    model = load_evaluated(
+        checkpoint(options.model),
+        autoregressive=options.ar,
+        family=options.family,
+        block_size=options.block_size,
+        mask_token=options.mask_token,
+        dtype=dtype,
+        device=device,
+        batch_size=options.batch_size,
+        trust_remote_code=options.trust_remote_code,
+    )
+    settings = Settings(
+        samples=options.samples,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        passes=options.passes,
+        threshold=options.threshold,
+        max_new_tokens=options.max_new_tokens,
+        geometry=options.geometry,
+        batch_size=options.batch_size,
+        seed=options.seed,
+    )
+    run_evaluation(model, items, options.output, name=options.model, settings=settings, limit=options.limit)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """`forkleft compare`."""
+    from forkleft.evaluate.compare import compare
+
+    compare(options.a, options.b, routes=options.routes, as_json=options.json, as_markdown=options.markdown)
+
+
+def lm_eval(options: argparse.Namespace) -> None:
+    """`forkleft lm-eval`."""
+    from forkleft.evaluate import harness
+    from forkleft.runs import checkpoint
+
+    # Its own --help, too, is that of lm_eval.
+    if code := harness.main(options.rest, checkpoint):
+        sys.exit(code)
+
+
+def convert(options: argparse.Namespace) -> None:
+    """`forkleft convert`."""
+    import torch
+
+    from forkleft.students import convert
+
+    _hide_loading_bars()
+    convert(
+        options.model,
+        options.output,
+        family=options.family,
+        mask_token=options.mask_token,
+        block_size=options.block_size,
+        gguf_file=options.gguf_file,
+        dtype=None if options.dtype is None else getattr(torch, options.dtype),
+    )
+    print(f"{options.output}: a student of family {options.family}, to be trained before it can write")
+
+
+def lab_sample(options: argparse.Namespace) -> None:
+    """`forkleft lab sample`."""
+    from forkleft.lab.questions import questions
+
+    for item in questions(
+        options.count,
+        options.steps,
+        split=options.split,
+        seed=options.seed,
+        shares=options.shares,
+        form=options.form,
+    ):
+        if options.json:
+            print(json.dumps(asdict(item)))
+            continue
+        lines = [("question", item.question), ("solution", item.solution), ("answer", item.answer)]
+        if item.choices is not None:
+            lines.insert(1, ("choices", "  ".join(line for line in item.prompt.splitlines()[1:])))
+        print(item.id)
+        for name, text in lines:
+            print(f"  {name:<9} {text}")
+
+
+def lab_accuracy(options: argparse.Namespace) -> None:
+    """`forkleft lab accuracy`."""
+    from forkleft.lab.accuracy import print_accuracy
+    from forkleft.lab.models import MODELS
+    from forkleft.lab.questions import HELD_OUT_SETS
+
+    _hide_loading_bars()
+    print_accuracy(options.model or MODELS, options.set or HELD_OUT_SETS, as_json=options.json, records=options.records)
+
+
+def lab_routes(options: argparse.Namespace) -> None:
+    """`forkleft lab routes`."""
+    from forkleft.lab.models import STUDENTS
+    from forkleft.lab.routes import print_routes
+
+    _hide_loading_bars()
+    print_routes(options.teacher, options.student or STUDENTS, options.set, as_json=options.json)

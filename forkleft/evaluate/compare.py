@@ -1,0 +1,288 @@
+"""`forkleft compare`: two models on the same items, paired.
+
+    compare("results/base", "results/distilled")
+
+Accuracies with intervals, the gain of the second over the first on the items that both answered, the exact McNemar test
+with Holm's correction over the benchmarks, and the equal-weight mean. Everything is computed from the records. Where
+items come in clusters (the 55 translations of a question of MT-AIME2024), or have several samples, intervals are
+clustered bootstraps, and there is no McNemar test: it takes verdicts for independent.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from forkleft.errors import ForkLeftError
+from forkleft.evaluate.results import Results, Score, accuracy_of, clustered, item_scores, read_results, unfinished
+from forkleft.evaluate.statistics import Estimate, clustered_gain, equal_weight_mean, holm, mcnemar, paired_gain
+
+_HEADINGS = ("benchmark", "items", "A", "B", "gain", "only A/B", "p", "Holm p")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Two models on the items of a benchmark that both answered.
+
+    only_a, only_b: items that one of them alone got right; with p, None where items have several samples. p: exact
+    McNemar, also None where items come in clusters. holm: p corrected for the number of benchmarks tested.
+    """
+
+    benchmark: str
+    items: int
+    a: Estimate
+    b: Estimate
+    gain: Estimate
+    interval: str
+    only_a: int | None
+    only_b: int | None
+    p: float | None
+    holm: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two models on the benchmarks that both were measured on; b minus a. `notes`: what a reader must know."""
+
+    a: str
+    b: str
+    rows: tuple[Row, ...]
+    mean_a: Estimate
+    mean_b: Estimate
+    mean_gain: Estimate
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RouteCounts:
+    """On how many items of a benchmark teacher and student are right (the paper's diagnostic)."""
+
+    benchmark: str
+    items: int
+    both: int
+    teacher_only: int
+    student_only: int
+    neither: int
+
+
+def compare(
+    a: str | Path,
+    b: str | Path,
+    *,
+    routes: bool = False,
+    as_json: bool = False,
+    as_markdown: bool = False,
+    console: Console | None = None,
+) -> None:
+    """Print the comparison of two folders of results: a table for a person, JSON or Markdown.
+
+    routes: print instead how often teacher (a) and student (b) are right, together and alone. Raises ForkLeftError if
+    there are no results, or they have no items in common.
+    """
+    found: Any
+    if routes:
+        counts, notes = compare_routes(a, b)
+        found = {"teacher": str(a), "student": str(b), "rows": [asdict(one) for one in counts], "notes": list(notes)}
+        title, heading, table = f"teacher {a}, student {b}", *_route_cells(counts)
+    else:
+        comparison = compare_results(a, b)
+        found, notes = asdict(comparison), comparison.notes
+        title, heading, table = f"A {a}, B {b}", _HEADINGS, _cells(comparison)
+    if as_json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    elif as_markdown:
+        print(_markdown(title, heading, table, notes))
+    else:
+        _print(console or Console(), title, heading, table, notes)
+
+
+def compare_results(a: str | Path, b: str | Path) -> Comparison:
+    """The comparison of two folders of results. ForkLeftError if they have no benchmark, or no items, in common."""
+    pairs, notes = _pairs(a, b)
+    found = []
+    for name, one, two in pairs:
+        scores_a, scores_b, said = _paired_scores(name, one, two)
+        notes += said
+        samples = max(_samples(one), _samples(two))
+        found.append((name, samples, scores_a, scores_b))
+        if samples > 1 and _samples(one) != _samples(two):
+            notes.append(f"{name}: {_samples(one)} samples an item in A, {_samples(two)} in B")
+        notes += _differing_settings(name, one, two)
+    rows = [_row(*one) for one in found]
+    tested = [row for row in rows if row.p is not None]
+    corrected = dict(zip([row.benchmark for row in tested], holm([row.p for row in tested]), strict=True))
+    return Comparison(
+        str(a),
+        str(b),
+        tuple(Row(**{**vars(row), "holm": corrected.get(row.benchmark)}) for row in rows),
+        equal_weight_mean([row.a for row in rows]),
+        equal_weight_mean([row.b for row in rows]),
+        equal_weight_mean([row.gain for row in rows]),
+        tuple(notes),
+    )
+
+
+def compare_routes(teacher: str | Path, student: str | Path) -> tuple[list[RouteCounts], list[str]]:
+    """The counts of both / teacher only / student only / neither for each benchmark, and notes.
+
+    ForkLeftError as `compare_results`, and where an item has several samples: a route needs one verdict.
+    """
+    pairs, notes = _pairs(teacher, student)
+    counts = []
+    for name, one, two in pairs:
+        if max(_samples(one), _samples(two)) > 1:
+            raise ForkLeftError(f"{name}: routes need one response an item, found several samples; evaluate with one")
+        scores_t, scores_s, said = _paired_scores(name, one, two)
+        notes += said
+        table = paired_gain(*_verdicts(scores_t, scores_s))
+        counts.append(RouteCounts(name, len(scores_t), table.both, table.only_a, table.only_b, table.neither))
+    return counts, notes
+
+
+def _pairs(a: str | Path, b: str | Path) -> tuple[list[tuple[str, Results, Results]], list[str]]:
+    """The benchmarks that both have results of, and what to say of the others."""
+    one, two = read_results(a), read_results(b)
+    names = [name for name in one if name in two]
+    if not names:
+        raise ForkLeftError(
+            f"no benchmark in common: {a} has {', '.join(one)}, {b} has {', '.join(two)}; evaluate both on the same"
+        )
+    notes = [
+        f"{name}: only in {where}, left out"
+        for where, here, there in ((a, one, two), (b, two, one))
+        for name in here
+        if name not in there
+    ]
+    notes += [f"{name}: UNFINISHED in {where}, left out" for where in (a, b) for name in unfinished(where)]
+    return [(name, one[name], two[name]) for name in names], notes
+
+
+def _paired_scores(name: str, one: Results, two: Results) -> tuple[dict[str, Score], dict[str, Score], list[str]]:
+    """The scores of the items that both answered, in the same order, and what to say if those are not all.
+
+    An item is the same if its id and what was asked are: another wording under the same id is another item.
+    """
+    protocols = [results.summary["configuration"]["protocol"] for results in (one, two)]
+    if protocols[0] != protocols[1]:
+        raise ForkLeftError(
+            f"{name}: the protocol is {protocols[0]} in {one.folder} and {protocols[1]} in {two.folder}, which are not "
+            "the same task; evaluate both by one"
+        )
+    items_a, items_b = ({record.id: record.item for record in results.records} for results in (one, two))
+    common = {id_ for id_, asked in items_a.items() if items_b.get(id_) == asked}
+    if not common:
+        raise ForkLeftError(f"{name}: {one.folder} and {two.folder} have no item in common; compare the same data")
+    notes = []
+    if len(common) < max(len(items_a), len(items_b)):
+        notes.append(
+            f"{name}: DIFFERENT ITEM SETS, {len(items_a)} in A and {len(items_b)} in B; compared on the {len(common)} "
+            "in common"
+        )
+    expected = one.summary["results"]["expected_items"]
+    if len(common) != expected:
+        notes.append(f"{name}: {len(common)} items, the benchmark has {expected}")
+    scores_a, scores_b = (item_scores([record for record in r.records if record.id in common]) for r in (one, two))
+    return scores_a, {id_: scores_b[id_] for id_ in scores_a}, notes
+
+
+def _row(name: str, samples: int, scores_a: dict[str, Score], scores_b: dict[str, Score]) -> Row:
+    a, interval = accuracy_of(scores_a, samples)
+    b, _ = accuracy_of(scores_b, samples)
+    if samples > 1:
+        gain = _clustered_gain(scores_a, scores_b)
+        return Row(name, len(scores_a), a, b, gain, interval, only_a=None, only_b=None, p=None, holm=None)
+    table = paired_gain(*_verdicts(scores_a, scores_b))
+    if clustered(scores_a):
+        gain, p = _clustered_gain(scores_a, scores_b), None
+    else:
+        gain, p = Estimate(table.value, table.low, table.high), mcnemar(table.only_a, table.only_b)
+    return Row(name, len(scores_a), a, b, gain, interval, table.only_a, table.only_b, p, holm=None)
+
+
+def _clustered_gain(scores_a: dict[str, Score], scores_b: dict[str, Score]) -> Estimate:
+    clusters = [score.cluster for score in scores_a.values()]
+    values_a, values_b = ([score.value for score in scores.values()] for scores in (scores_a, scores_b))
+    if len(set(clusters)) < 2:
+        # As for accuracies: one cluster says nothing about others.
+        return Estimate((sum(values_b) - sum(values_a)) / len(values_a), -1.0, 1.0)
+    return clustered_gain(values_a, values_b, clusters)
+
+
+def _verdicts(*both: dict[str, Score]) -> list[list[float]]:
+    return [[score.value for score in scores.values()] for scores in both]
+
+
+def _samples(results: Results) -> int:
+    return results.summary["results"]["samples"]
+
+
+def _differing_settings(name: str, one: Results, two: Results) -> list[str]:
+    """Settings under which two diffusion models wrote differently: a gain may come from them."""
+    told = [results.summary["configuration"] for results in (one, two)]
+    if told[0]["model"]["kind"] != told[1]["model"]["kind"]:
+        return []
+    before, after = (dict(each["sampler"]) for each in told)
+    differing = [key for key in before if before[key] != after.get(key) and key not in ("samples", "seed")]
+    return [f"{name}: {key} is {before[key]} in A and {after.get(key)} in B" for key in differing]
+
+
+def _percent(estimate: Estimate, sign: str = "") -> str:
+    value, low, high = (format(100 * x, f"{sign}.1f") for x in (estimate.value, estimate.low, estimate.high))
+    return f"{value} ({low}, {high})" if sign else f"{value} ({low}–{high})"
+
+
+def _p(value: float | None) -> str:
+    return "–" if value is None else "<0.001" if value < 1e-3 else f"{value:.3f}"
+
+
+def _cells(comparison: Comparison) -> list[tuple[str, ...]]:
+    rows = []
+    for row in comparison.rows:
+        # Of bootstrapped intervals the reader should know.
+        mark = "" if row.interval == "wilson" else " †"
+        alone = "–" if row.only_a is None else f"{row.only_a}/{row.only_b}"
+        figures = (_percent(row.a), _percent(row.b), _percent(row.gain, "+"))
+        rows.append((f"{row.benchmark}{mark}", str(row.items), *figures, alone, _p(row.p), _p(row.holm)))
+    mean = (_percent(comparison.mean_a), _percent(comparison.mean_b), _percent(comparison.mean_gain, "+"))
+    return [*rows, ("mean", "", *mean, "", "", "")]
+
+
+def _route_cells(counts: Sequence[RouteCounts]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    heading = ("benchmark", "items", "both", "teacher only", "student only", "neither")
+    rows = []
+    for one in counts:
+        four = (one.both, one.teacher_only, one.student_only, one.neither)
+        rows.append((one.benchmark, str(one.items), *(f"{n} ({100 * n / one.items:.1f}%)" for n in four)))
+    return heading, rows
+
+
+_CAPTION = "%, 95% intervals; gain is B minus A on the same items; † clustered bootstrap"
+
+
+def _markdown(title: str, heading: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
+    lines = [f"**Note.** {note}\n" for note in notes]
+    lines += [f"{title}\n", f"| {' | '.join(heading)} |", f"| --- |{' ---: |' * (len(heading) - 1)}"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join(lines + ([f"\n{_CAPTION}"] if heading is _HEADINGS else []))
+
+
+def _print(
+    console: Console, title: str, heading: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
+) -> None:
+    caption = _CAPTION if heading is _HEADINGS else None
+    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=0)
+    for number, column in enumerate(heading):
+        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+    for row in rows:
+        if row[0] == "mean":
+            table.add_section()
+        # What stands in brackets goes below: one line of all figures is wider than most terminals.
+        table.add_row(*(cell.replace(" (", "\n").removesuffix(")") for cell in row))
+    console.print(table)
+    for note in notes:
+        console.print(f"! {note}", style="bold yellow", markup=False, highlight=False)

@@ -1,0 +1,299 @@
+"""`forkleft eval`: a model on benchmarks, one record a try, from where it stopped.
+
+    run_evaluation(load_evaluated("runs/student"), [load_benchmark(BENCHMARKS["gsm8k"])], Path("results/student"))
+
+The tries of a benchmark (items, times samples) are cut into batches by their index, always in the same places, and what
+a try draws is keyed by seed, item and sample. So a run that was resumed, or spread over processes (`torchrun`: each
+takes every so many-th batch), leaves the same records as one that was not.
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from datetime import timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+import forkleft
+from forkleft.errors import ForkLeftError
+from forkleft.evaluate.benchmarks import BENCHMARKS, DATA_FOLDER, Benchmark, ItemSet, data_at_hand
+from forkleft.evaluate.protocols import Evaluated, Settings, Try, answer, check_protocol
+from forkleft.evaluate.results import SUMMARY, Record, ResultFolder, digest, line_of, read_results, record_of
+from forkleft.identity import fingerprint
+from forkleft.students import RECORDS, Student, load_student
+from forkleft.students.loading import read_sidecar
+from forkleft.teacher import load_teacher
+
+# Where there is no terminal, a plain line after so many seconds.
+_PLAIN_SECONDS = 20.0
+
+
+def run_evaluation(
+    model: Evaluated,
+    item_sets: Sequence[ItemSet],
+    output: str | Path,
+    *,
+    name: str = "",
+    settings: Settings | None = None,
+    limit: int | None = None,
+    console: Console | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Measure a model on benchmarks, into a folder for each of them in `output`.
+
+    name: what to call the model in the summary. limit: take only so many items of each, from the front. console: for
+    progress and results (default: standard error).
+
+    What the folder holds of the same configuration already is kept. Under `torchrun` (RANK and WORLD_SIZE) each process
+    does its share, and the one that ends last merges them. Returns the summaries of the benchmarks that are finished,
+    by name. Raises ForkLeftError before anything is measured if a model cannot be measured in this way.
+    """
+    settings, console = settings or Settings(), console or Console(stderr=True)
+    item_sets = [_limited(one, limit) for one in item_sets]
+    _check_names([one.benchmark.name for one in item_sets])
+    for one in item_sets:
+        check_protocol(model, one.benchmark, one.items, settings)
+    model.model.eval()
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    configurations = [configuration(model, one, settings) for one in item_sets]
+    folders = [
+        ResultFolder(Path(output) / one.benchmark.name, told)
+        for one, told in zip(item_sets, configurations, strict=True)
+    ]
+    summaries = {}
+    for one, folder in zip(item_sets, folders, strict=True):
+        if summary := _evaluate(model, one, folder, settings, name, console, rank, world):
+            summaries[one.benchmark.name] = summary
+    return summaries
+
+
+def configuration(model: Evaluated, items: ItemSet, settings: Settings) -> dict[str, Any]:
+    """All that the records depend on: results of another configuration are not mixed with these."""
+    benchmark = items.benchmark
+    asked = [[item.id, benchmark.messages(item), item.answer] for item in items.items]
+    return {
+        "format": 1,
+        "benchmark": benchmark.name,
+        "protocol": benchmark.protocol,
+        "verifier": benchmark.verifier,
+        "items": {"count": len(asked), "digest": digest(asked)},
+        "model": _model_facts(model),
+        "sampler": _sampler(model, benchmark, settings),
+        "batch_size": _batch_size(model, settings),
+        "versions": {
+            "forkleft": forkleft.__version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "math-verify": version("math-verify"),
+        },
+    }
+
+
+def load_evaluated(
+    path_or_hub_id: str | Path,
+    *,
+    autoregressive: bool = False,
+    family: str | None = None,
+    block_size: int | None = None,
+    mask_token: str | int | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device | None = None,
+    batch_size: int = 32,
+    trust_remote_code: bool = False,
+) -> Evaluated:
+    """A diffusion model as `load_student` loads it or, where the user says so, an autoregressive one as `load_teacher`.
+
+    Raises ForkLeftError if it cannot be loaded, or is of the other kind.
+    """
+    if not autoregressive:
+        return load_student(
+            path_or_hub_id,
+            family=family,
+            block_size=block_size,
+            mask_token=mask_token,
+            dtype=dtype,
+            device=device,
+            trust_remote_code=trust_remote_code,
+        )
+    if said := [name for name, value in (("family", family), ("block_size", block_size)) if value is not None]:
+        raise ForkLeftError(f"an autoregressive model has no {' and no '.join(said)}; leave that out")
+    folder = Path(path_or_hub_id).expanduser()
+    noted = read_sidecar(folder) if folder.is_dir() else None
+    teacher = load_teacher(
+        path_or_hub_id, dtype=dtype, device=device, batch_size=batch_size, trust_remote_code=trust_remote_code
+    )
+    kinds = {kind for record in RECORDS.values() for kind in record.model_types}
+    if noted is not None or teacher.model.config.model_type in kinds:
+        raise ForkLeftError(
+            f"{path_or_hub_id} is a diffusion model, which does not write from left to right; evaluate it as one, "
+            "without --ar"
+        )
+    return teacher
+
+
+def list_benchmarks(benchmarks: Iterable[Benchmark] = BENCHMARKS.values(), console: Console | None = None) -> None:
+    """Print what benchmarks there are: protocol, items, budget, licence, and where the data would come from."""
+    caption = "generated: the model writes; slot: likelihood of the offered letters.\ndata: a file in the folder "
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    table.caption = f"{caption}{DATA_FOLDER}, or the hub"
+    for column in ("benchmark", "protocol"):
+        table.add_column(column, no_wrap=True)
+    for column in ("items", "budget"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("licence", "data"):
+        table.add_column(column, overflow="fold")
+    for one in benchmarks:
+        at_hand = data_at_hand(one)
+        data = (
+            "[green]made here[/]" if one.made else "[red]not at hand[/]" if one.hub is None else f"hub: {one.hub.path}"
+        )
+        if at_hand:
+            data = f"[green]{at_hand.name}[/]"
+        # Nothing is written in a slot, so that there is no budget to tell.
+        budget = str(one.max_new_tokens) if one.protocol == "generated" else "–"
+        table.add_row(one.name, one.protocol, str(one.items), budget, one.licence, data)
+    (console or Console()).print(table)
+
+
+def _evaluate(
+    model: Evaluated,
+    items: ItemSet,
+    folder: ResultFolder,
+    settings: Settings,
+    name: str,
+    console: Console,
+    rank: int,
+    world: int,
+) -> dict[str, Any] | None:
+    benchmark = items.benchmark
+    tries = [Try(item, sample) for item in items.items for sample in range(settings.samples)]
+    keys = [(one.item.id, one.sample) for one in tries]
+    size = _batch_size(model, settings)
+    batches = [tries[start : start + size] for start in range(0, len(tries), size)][rank::world]
+    known = folder.records()
+    missing = [batch for batch in batches if any((one.item.id, one.sample) not in known for one in batch)]
+    if missing:
+        share = {(one.item.id, one.sample) for batch in batches for one in batch}
+        done = [record for key, record in known.items() if key in share]
+        with folder.part(rank) as part, _Progress(console, benchmark.name, len(share), done, shown=rank == 0) as bar:
+            for batch in missing:
+                replies = answer(model, benchmark, batch, settings)
+                records = [record_of(benchmark, *pair) for pair in zip(batch, replies, strict=True)]
+                # A batch is always computed as a whole, so that its numbers stay the same; what is known stays.
+                new = [record for record in records if record.key not in known]
+                part.writelines(map(line_of, new))
+                part.flush()
+                bar.add(new)
+    about = {"model": name, "source": items.source}
+    summary = folder.finish(keys, about, benchmark.items)
+    if summary is not None or (rank == 0 and not missing and (folder.path / SUMMARY).is_file()):
+        summary = summary or read_results(folder.path)[benchmark.name].summary
+        console.print(result_line(benchmark.name, summary["results"]), highlight=False)
+    return summary
+
+
+def result_line(name: str, results: dict[str, Any]) -> str:
+    """The figures of a benchmark in a line for a person."""
+    estimate = results["accuracy"]
+    told = f"{name}: {100 * estimate['value']:.1f}% ({100 * estimate['low']:.1f}–{100 * estimate['high']:.1f})"
+    if results["samples"] > 1:
+        best = f"pass@{results['samples']}"
+        told += f" avg@{results['samples']}, {100 * results[best]:.1f}% {best}"
+    count = f"{results['items']} items"
+    return f"{told}, {count}" + ("" if results["complete"] else f" of {results['expected_items']}: not all of it")
+
+
+class _Progress:
+    """Items done, accuracy so far, tokens a second and the time left; plain lines where there is no terminal."""
+
+    def __init__(self, console: Console, name: str, total: int, done: Sequence[Record], *, shown: bool) -> None:
+        self.console, self.name, self.total, self.shown = console, name, total, shown
+        self.done, self.correct = len(done), sum(record.correct for record in done)
+        self.tokens, self.started, self._begun = 0, time.monotonic(), self.done
+        self._said_at = self.started
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> "_Progress":
+        if self.shown and self.console.is_terminal:
+            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+            self._bar = Progress(*columns, TextColumn("{task.fields[told]}"), console=self.console)
+            self._task = self._bar.add_task(self.name, total=self.total, completed=self.done, told="")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Count records that were made."""
+        self.done += len(records)
+        self.correct += sum(record.correct for record in records)
+        self.tokens += sum(record.tokens for record in records)
+        now = time.monotonic()
+        told = f"right {self.correct / self.done:.1%}  {self.tokens / max(now - self.started, 1e-9):.0f} tokens/s"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done, told=told)
+        elif self.shown and now - self._said_at > _PLAIN_SECONDS:
+            self._said_at = now
+            left = (now - self.started) / (self.done - self._begun) * (self.total - self.done)
+            told = f"{self.name}: {self.done} of {self.total}  {told}  {timedelta(seconds=round(left))} left"
+            self.console.print(told, highlight=False)
+
+
+def _limited(items: ItemSet, limit: int | None) -> ItemSet:
+    if limit is not None and limit < 1:
+        raise ForkLeftError(f"limit must be at least 1 item, found {limit}")
+    return items if limit is None else replace(items, items=items.items[:limit])
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if not names:
+        raise ForkLeftError(f"expected a benchmark to evaluate, found none; there are {', '.join(BENCHMARKS)}")
+    for name in names:
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise ForkLeftError(f"{name!r} names a folder of the results: expected letters, digits, . _ and -")
+        if names.count(name) > 1:
+            raise ForkLeftError(f"the benchmark {name} is named twice")
+
+
+def _model_facts(model: Evaluated) -> dict[str, Any]:
+    is_student = isinstance(model, Student)
+    stop_ids = model.vocabulary.stop_ids if is_student else model.stop_ids
+    return {
+        "kind": "diffusion" if is_student else "autoregressive",
+        "digest": fingerprint(model.model),
+        "family": asdict(model.family) if is_student else None,
+        "mask_id": model.vocabulary.mask_id if is_student else None,
+        "stop_ids": list(stop_ids),
+        "chat_template": digest(model.tokenizer.chat_template),
+        "dtype": str(model.model.dtype).removeprefix("torch."),
+        "device": model.model.device.type,
+    }
+
+
+def _sampler(model: Evaluated, benchmark: Benchmark, settings: Settings) -> dict[str, Any]:
+    budget = settings.budget(benchmark)
+    if benchmark.protocol == "slot":
+        if not isinstance(model, Student):
+            return {"reads": "next token"}
+        told = {"reads": "masked slot", "geometry": settings.geometry}
+        return told if settings.geometry == "truncated" else told | {"max_new_tokens": budget}
+    if not isinstance(model, Student):
+        return {"order": "left_to_right", "max_new_tokens": budget, "samples": 1, "temperature": 0.0}
+    named = ("passes", "threshold", "samples", "temperature", "top_p", "seed")
+    return {"order": "confidence", "max_new_tokens": budget} | {name: getattr(settings, name) for name in named}
+
+
+def _batch_size(model: Evaluated, settings: Settings) -> int:
+    # A teacher cuts longer batches by its own size.
+    return settings.batch_size if isinstance(model, Student) else min(settings.batch_size, model.batch_size)

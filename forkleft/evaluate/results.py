@@ -1,0 +1,338 @@
+"""Results on disk: one record a try as it goes, and a summary at the end.
+
+The folder of a benchmark holds `configuration.json` (what the records depend on), a `records.part-N.jsonl` for each
+process while it works, and when all tries are there `records.jsonl`, in the order of the items, and `summary.json`.
+
+Lines are only ever appended to a part, and a line counts once it ends. So an evaluation may be killed at any time; what
+is missing, and a line that was cut or damaged, is computed again, and nothing else. The process that finds all tries
+written merges the parts, under a lock: processes need no connection to each other.
+"""
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TextIO
+
+from forkleft.errors import ForkLeftError
+from forkleft.evaluate.benchmarks import Benchmark, Item
+from forkleft.evaluate.protocols import Reply, Try
+from forkleft.evaluate.statistics import Estimate, accuracy, clustered_mean
+from forkleft.randomness import ids_key
+
+CONFIGURATION, RECORDS, SUMMARY = "configuration.json", "records.jsonl", "summary.json"
+_PARTS = "records.part-*.jsonl"
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a model did with one try; a line of the results.
+
+    id, sample: the item, and which sample of it. item, prompt: digests of the question with its answer, and of the
+    prompt's ids. cluster: what items share that are no independent evidence. answer: the right one. The others are
+    those of `protocols.Reply`.
+    """
+
+    id: str
+    sample: int
+    item: str
+    prompt: str
+    cluster: str
+    answer: str
+    response: str | None
+    extracted: str | None
+    correct: bool
+    tokens: int
+    forwards: int
+    stopped: bool | None
+    log_probs: dict[str, float] | None
+
+    @property
+    def key(self) -> Key:
+        """Which try it is."""
+        return self.id, self.sample
+
+
+@dataclass(frozen=True)
+class Results:
+    """A finished evaluation of one benchmark."""
+
+    folder: Path
+    summary: dict[str, Any]
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How often a model was right on one item (a share of its samples), and the item's cluster."""
+
+    value: float
+    cluster: str
+
+
+def record_of(benchmark: Benchmark, asked: Try, reply: Reply) -> Record:
+    """The record of a reply."""
+    told = asdict(reply) | {"prompt": ids_key(reply.prompt)[:16]}
+    item = asked.item
+    return Record(
+        id=item.id,
+        sample=asked.sample,
+        item=item_digest(benchmark, item),
+        cluster=benchmark.cluster_of(item),
+        answer=item.answer,
+        **told,
+    )
+
+
+def item_digest(benchmark: Benchmark, item: Item) -> str:
+    """A digest of what is asked and what is right."""
+    return digest([benchmark.messages(item), item.answer])[:16]
+
+
+def digest(value: Any) -> str:
+    """sha256 of a value that JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+class ResultFolder:
+    """The results of one benchmark while they are being made; see the module's text."""
+
+    def __init__(self, path: Path, configuration: Mapping[str, Any]) -> None:
+        """Open or make a folder. ForkLeftError names what differs if it holds results of another configuration."""
+        self.path, self.configuration = path, json.loads(json.dumps(configuration))
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ForkLeftError(f"cannot keep results in {path}: {error.strerror}; name another folder") from error
+        with self._lock():
+            known = path / CONFIGURATION
+            if known.is_file():
+                _check_same(path, _read_object(known), self.configuration)
+            else:
+                _write(known, json.dumps(self.configuration, indent=2, ensure_ascii=False) + "\n")
+
+    def records(self) -> dict[Key, Record]:
+        """All whole records there are, by try."""
+        found: dict[Key, Record] = {}
+        for path in [self.path / RECORDS, *sorted(self.path.glob(_PARTS))]:
+            # Another process may have merged it away in the meantime.
+            lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+            for record in filter(None, map(_parsed, lines)):
+                found.setdefault(record.key, record)
+        return found
+
+    @contextmanager
+    def part(self, rank: int) -> Iterator[TextIO]:
+        """The file that a process appends its records to, a line that was cut off at its end removed.
+
+        Raises ForkLeftError if another process has it open.
+        """
+        path = self.path / f"records.part-{rank}.jsonl"
+        with path.open("a+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ForkLeftError(
+                    f"another evaluation is writing to {path}; wait for it to end, or name another folder"
+                ) from None
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+            with open(file.fileno(), "a", encoding="utf-8", newline="\n", closefd=False) as lines:
+                yield lines
+
+    def finish(self, keys: Sequence[Key], about: Mapping[str, Any], expected_items: int) -> dict[str, Any] | None:
+        """Merge the parts and write the summary if all tries are there.
+
+        keys: the tries, in their order. about: what the summary tells beside configuration and results. Returns the
+        summary, or None if tries are missing (of other processes), or another process has written it.
+        """
+        with self._lock():
+            found = self.records()
+            if any(key not in found for key in keys):
+                return None
+            parts = sorted(self.path.glob(_PARTS))
+            if not parts and (self.path / SUMMARY).is_file():
+                return None
+            records = [found[key] for key in keys]
+            results = summarise(records, expected_items)
+            summary = {**about, "results": results, "configuration": self.configuration}
+            _write(self.path / RECORDS, "".join(line_of(record) for record in records))
+            _write(self.path / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+            for part in parts:
+                part.unlink()
+            return summary
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        with (self.path / ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def line_of(record: Record) -> str:
+    """A record as a line of the file."""
+    return json.dumps(asdict(record), ensure_ascii=False) + "\n"
+
+
+def summarise(records: Sequence[Record], expected_items: int) -> dict[str, Any]:
+    """The figures of a benchmark; `docs/evaluation.md` says what each means."""
+    scores = item_scores(records)
+    samples = len(records) // len(scores)
+    estimate, interval = accuracy_of(scores, samples)
+    tokens, forwards = sum(record.tokens for record in records), sum(record.forwards for record in records)
+    figures: dict[str, Any] = {
+        "items": len(scores),
+        "expected_items": expected_items,
+        "complete": len(scores) == expected_items,
+        "samples": samples,
+        "correct": sum(record.correct for record in records),
+        "accuracy": asdict(estimate),
+        "interval": interval,
+    }
+    if samples > 1:
+        rights = [round(score.value * samples) for score in scores.values()]
+        sizes = [2**power for power in range(samples.bit_length()) if 2**power < samples] + [samples]
+        figures[f"avg@{samples}"] = estimate.value
+        for k in sizes:
+            figures[f"pass@{k}"] = math.fsum(pass_at_k(right, samples, k) for right in rights) / len(rights)
+    return figures | {
+        "without_answer": sum(record.extracted is None for record in records),
+        "cut_by_budget": sum(record.stopped is False for record in records),
+        "tokens": tokens,
+        "forwards": forwards,
+        "tokens_per_forward": tokens / forwards,
+    }
+
+
+def item_scores(records: Sequence[Record]) -> dict[str, Score]:
+    """The score of each item, in the records' order."""
+    verdicts: dict[str, list[bool]] = {}
+    clusters: dict[str, str] = {}
+    for record in records:
+        verdicts.setdefault(record.id, []).append(record.correct)
+        clusters[record.id] = record.cluster
+    return {name: Score(sum(found) / len(found), clusters[name]) for name, found in verdicts.items()}
+
+
+def accuracy_of(scores: Mapping[str, Score], samples: int) -> tuple[Estimate, str]:
+    """The mean score and its 95% interval, and which kind it is.
+
+    `wilson` for one verdict on each of independent items; `clustered bootstrap` for shares (avg@k), and for items in
+    clusters. A single cluster says nothing about others: then the interval is all of [0, 1].
+    """
+    values = [score.value for score in scores.values()]
+    clusters = [score.cluster for score in scores.values()]
+    if samples == 1 and not clustered(scores):
+        return accuracy([int(value) for value in values]), "wilson"
+    if len(set(clusters)) < 2:
+        return Estimate(math.fsum(values) / len(values), 0.0, 1.0), "clustered bootstrap"
+    return clustered_mean(values, clusters), "clustered bootstrap"
+
+
+def clustered(scores: Mapping[str, Score]) -> bool:
+    """Whether items come in clusters that are not their own."""
+    return any(score.cluster != name for name, score in scores.items())
+
+
+def pass_at_k(correct: int, samples: int, k: int) -> float:
+    """The chance that one of k of the samples is right, 1 − C(n−c, k) / C(n, k): unbiased for k fresh samples."""
+    if not 0 <= correct <= samples or not 1 <= k <= samples:
+        raise ForkLeftError(f"expected 0 <= correct <= samples and 1 <= k <= samples, found {correct}, {samples}, {k}")
+    return 1 - math.comb(samples - correct, k) / math.comb(samples, k)
+
+
+def read_results(folder: str | Path) -> dict[str, Results]:
+    """The finished results in a folder, or in the folders in it, by benchmark.
+
+    Raises ForkLeftError if there are none, or if one of them is damaged.
+    """
+    folder = Path(folder)
+    found = {}
+    for path in [folder / SUMMARY, *sorted(folder.glob(f"*/{SUMMARY}"))]:
+        if path.is_file():
+            one = _read_finished(path.parent)
+            name = one.summary["configuration"]["benchmark"]
+            if name in found:
+                raise ForkLeftError(f"{folder} holds two results of {name}: {found[name].folder} and {one.folder}")
+            found[name] = one
+    if not found:
+        begun = unfinished(folder)
+        hint = f"unfinished: {', '.join(begun)}; start the same evaluation again" if begun else "name its --output"
+        raise ForkLeftError(f"expected results of `forkleft eval` in {folder}, found no {SUMMARY}; {hint}")
+    return found
+
+
+def unfinished(folder: str | Path) -> list[str]:
+    """The benchmarks in a folder of results whose evaluation was begun and has not ended."""
+    begun = [path.parent for path in sorted(Path(folder).glob(f"*/{CONFIGURATION}"))]
+    return [path.name for path in begun if not (path / SUMMARY).is_file()]
+
+
+def _read_finished(folder: Path) -> Results:
+    summary = _read_object(folder / SUMMARY)
+    path = folder / RECORDS
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    records = [_parsed(line) for line in lines]
+    try:
+        tries = summary["results"]["items"] * summary["results"]["samples"]
+        if "benchmark" not in summary["configuration"]:
+            raise KeyError("benchmark")
+    except (KeyError, TypeError) as error:
+        raise ForkLeftError(f"{folder / SUMMARY} is damaged ({error!r}); evaluate again into a new folder") from error
+    if None in records or len({record.key for record in records}) != tries or len(records) != tries:
+        raise ForkLeftError(
+            f"{path} is damaged: expected {tries} whole records, each of another try, found "
+            f"{len([one for one in records if one])}; remove {SUMMARY} and start the same evaluation again"
+        )
+    return Results(folder, summary, tuple(records))
+
+
+def _parsed(line: bytes) -> Record | None:
+    """The record of a line; None if it is not whole."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        row = json.loads(line)
+        return Record(**{field.name: row[field.name] for field in fields(Record)})
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _check_same(folder: Path, there: dict[str, Any], now: dict[str, Any]) -> None:
+    old, new = _flat(there), _flat(now)
+    if differing := [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]:
+        told = ", ".join(f"{name} ({old.get(name)!r:.40} there, {new.get(name)!r:.40} now)" for name in differing)
+        raise ForkLeftError(
+            f"{folder} holds results of another configuration; they differ in {told}; name another folder, or remove it"
+        )
+
+
+def _flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, one in value.items():
+        found |= _flat(one, f"{before}{name}.") if isinstance(one, dict) else {f"{before}{name}": one}
+    return found
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError("no JSON object")
+    except (OSError, ValueError) as error:
+        raise ForkLeftError(f"{path} is damaged ({error}); evaluate again into a new folder") from error
+    return value
+
+
+def _write(path: Path, text: str) -> None:
+    """A file that is there whole or not at all."""
+    staged = path.with_name(f".{path.name}")
+    staged.write_text(text, encoding="utf-8")
+    os.replace(staged, path)

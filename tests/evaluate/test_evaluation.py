@@ -1,0 +1,238 @@
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from evaluation_runs import BATCH, CHAIN_BATCHES, CHOICE_BATCHES, ITEMS, SAMPLES, counting, evaluate, lab_items
+from rich.console import Console
+
+from forkleft.errors import ForkLeftError
+from forkleft.evaluate import evaluation
+from forkleft.evaluate.benchmarks import BENCHMARKS
+from forkleft.evaluate.evaluation import list_benchmarks, load_evaluated, run_evaluation
+from forkleft.evaluate.protocols import Settings
+from forkleft.evaluate.results import read_results
+from forkleft.identity import fingerprint
+from forkleft.lab.models import model_path
+from forkleft.students import save_student
+
+PROGRAM = Path(__file__).parents[1] / "evaluation_runs.py"
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0")
+
+
+def run(output, *arguments, launcher=(), check=True):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launcher, str(PROGRAM), str(output), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=check, timeout=300)
+
+
+def files(output):
+    return {str(path.relative_to(output)): path.read_bytes() for path in sorted(output.rglob("*.json*"))}
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How many batches the model answered, in `calls`."""
+    counted = counting()
+    monkeypatch.setattr(evaluation, "answer", counted)
+    return counted
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An evaluation that nothing disturbed."""
+    output = tmp_path_factory.mktemp("whole")
+    evaluate(output)
+    return output
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """An evaluation that was killed when the model was asked for the third time."""
+    output = tmp_path_factory.mktemp("killed")
+    assert run(output, 3, check=False).returncode == -signal.SIGKILL
+    return output
+
+
+@pytest.fixture(scope="module")
+def student():
+    return load_evaluated(model_path("student-block"))
+
+
+@pytest.fixture
+def quiet():
+    return Console(quiet=True)
+
+
+def test_what_an_evaluation_leaves_behind(whole, student):
+    assert list(files(whole)) == [
+        f"lab-{name}/{file}"
+        for name in ("chain-2", "choice-2")
+        for file in ("configuration.json", "records.jsonl", "summary.json")
+    ]
+    chains = lab_items("chain-2", ITEMS).items
+    lines = [json.loads(line) for line in (whole / "lab-chain-2/records.jsonl").read_text().splitlines()]
+    assert [(one["id"], one["sample"]) for one in lines] == [(q.id, k) for q in chains for k in range(SAMPLES)]
+    summary = json.loads((whole / "lab-chain-2/summary.json").read_text())
+    assert (summary["model"], summary["source"]) == ("student", "lab:chain-2")
+    told, results = summary["configuration"], summary["results"]
+    assert (results["items"], results["expected_items"], results["complete"]) == (ITEMS, 500, False)
+    assert results["accuracy"]["value"] == sum(one["correct"] for one in lines) / len(lines)
+    assert told["model"]["digest"] == fingerprint(student.model)
+    assert told["model"]["family"]["anchor"] == "prompt_end"
+    assert told["sampler"] == {
+        **{"order": "confidence", "max_new_tokens": 64, "passes": 4, "threshold": None},
+        **{"samples": SAMPLES, "temperature": 0.7, "top_p": 1.0, "seed": 0},
+    }
+    assert told["batch_size"] == BATCH
+    assert told["versions"]["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["whole lines", "torn line"])
+def test_killed_and_started_again_is_as_if_nothing_had_happened(whole, killed, tmp_path, calls, torn):
+    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
+    part = tmp_path / "lab-chain-2" / "records.part-0.jsonl"
+    assert len(part.read_text().splitlines()) == 2 * BATCH
+    assert not (tmp_path / "lab-chain-2" / "summary.json").exists()
+    if torn:
+        part.write_bytes(part.read_bytes()[:-20])
+    evaluate(tmp_path)
+    # Batches whose records are all there are not computed again.
+    assert calls.calls == CHAIN_BATCHES + CHOICE_BATCHES - 2 + torn
+    assert files(tmp_path) == files(whole)
+    evaluate(tmp_path)
+    assert calls.calls == CHAIN_BATCHES + CHOICE_BATCHES - 2 + torn
+    assert files(tmp_path) == files(whole)
+
+
+def test_two_processes_leave_the_same_as_one(whole, tmp_path):
+    done = run(tmp_path, launcher=TORCHRUN)
+    assert sorted(done.stdout.split()) == ["3", "5"]  # 3 and 2 batches of the chains, 2 and 1 of the choices
+    assert files(tmp_path) == files(whole)
+
+
+def test_the_number_of_processes_may_change_on_the_way(student, tmp_path, monkeypatch, quiet):
+    items = [lab_items("choice-2", 20)]
+
+    def part(name, rank, world):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", str(world))
+        return run_evaluation(student, items, tmp_path / name, settings=Settings(batch_size=3), console=quiet)
+
+    expected = part("one", 0, 1)
+    assert part("many", 1, 3) == {}
+    own = tmp_path / "many" / "lab-choice-2" / "records.part-1.jsonl"
+    own.write_bytes(own.read_bytes()[:-30])
+    assert part("many", 1, 3) == {}
+    ids = [json.loads(line)["id"] for line in own.read_text().splitlines()]
+    assert len(ids) == len(set(ids)) == 6  # batches 1 and 4 of seven
+    assert part("many", 2, 4) == {}
+    assert len(list((tmp_path / "many" / "lab-choice-2").glob("*part*"))) == 2
+    assert part("many", 0, 1) == expected
+    assert files(tmp_path / "many") == files(tmp_path / "one")
+
+
+def test_a_damaged_line_in_the_middle_is_computed_again(student, tmp_path, quiet):
+    items = [lab_items("choice-2", 10)]
+    settings = Settings(batch_size=4)
+    run_evaluation(student, items, tmp_path, settings=settings, console=quiet)
+    expected = files(tmp_path)
+    records = tmp_path / "lab-choice-2" / "records.jsonl"
+    lines = records.read_text().splitlines(keepends=True)
+    lines[5] = lines[5][:40] + "\n"
+    records.write_text("".join(lines))
+    run_evaluation(student, items, tmp_path, settings=settings, console=quiet)
+    assert files(tmp_path) == expected
+
+
+def test_another_configuration_is_refused(student, tmp_path, monkeypatch, quiet):
+    items = [lab_items("chain-2", 2)]
+    run_evaluation(student, items, tmp_path, settings=Settings(max_new_tokens=8), console=quiet)
+    before = files(tmp_path)
+    with pytest.raises(ForkLeftError, match=r"sampler.max_new_tokens \(8 there, 9 now\), sampler.passes \(None there"):
+        run_evaluation(student, items, tmp_path, settings=Settings(max_new_tokens=9, passes=2), console=quiet)
+    with pytest.raises(ForkLeftError, match=r"items.count \(2 there, 1 now\), items.digest"):
+        run_evaluation(student, items, tmp_path, settings=Settings(max_new_tokens=8), limit=1, console=quiet)
+    other = load_evaluated(model_path("student-shifted"))
+    with pytest.raises(ForkLeftError, match=r"model.digest .*model.family.anchor \('prompt_end' there, 'absolute' now"):
+        run_evaluation(other, items, tmp_path, settings=Settings(max_new_tokens=8), console=quiet)
+    assert files(tmp_path) == before
+
+
+def test_nothing_is_measured_if_one_of_the_benchmarks_cannot_be(student, tmp_path):
+    both = [lab_items("chain-2", 2), lab_items("choice-2", 2)]
+    with pytest.raises(ForkLeftError, match="nothing is sampled"):
+        run_evaluation(student, both, tmp_path, settings=Settings(temperature=1.0))
+    with pytest.raises(ForkLeftError, match="twice"):
+        run_evaluation(student, [both[0], both[0]], tmp_path)
+    with pytest.raises(ForkLeftError, match=r"none; there are gsm8k"):
+        run_evaluation(student, [], tmp_path)
+    with pytest.raises(ForkLeftError, match="limit must be at least 1"):
+        run_evaluation(student, both, tmp_path, limit=0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_models_are_loaded_as_what_they_are(student, tmp_path):
+    assert load_evaluated(model_path("teacher-weak"), autoregressive=True).stop_ids
+    with pytest.raises(ForkLeftError, match="autoregressive checkpoint: expected a diffusion model"):
+        load_evaluated(model_path("teacher-weak"))
+    save_student(student, tmp_path / "saved")
+    for folder in (model_path("student-block"), tmp_path / "saved"):
+        with pytest.raises(ForkLeftError, match=r"is a diffusion model.*without --ar"):
+            load_evaluated(folder, autoregressive=True)
+    with pytest.raises(ForkLeftError, match="has no family"):
+        load_evaluated(model_path("teacher-weak"), autoregressive=True, family="sdar")
+
+
+def test_an_autoregressive_model_under_both_protocols(tmp_path, quiet):
+    teacher = load_evaluated(model_path("teacher-strong"), autoregressive=True)
+    items = [lab_items("chain-2", 6), lab_items("choice-2", 6)]
+    found = run_evaluation(teacher, items, tmp_path, limit=5, console=quiet)
+    assert found["lab-chain-2"]["results"]["accuracy"]["value"] == 1.0
+    assert found["lab-choice-2"]["configuration"]["sampler"] == {"reads": "next token"}
+    results = read_results(tmp_path)
+    assert {name: len(one.records) for name, one in results.items()} == {"lab-chain-2": 5, "lab-choice-2": 5}
+    # "b=7+5=2;c=2-7=5;#5" and the stop token
+    assert {record.tokens for record in results["lab-chain-2"].records} == {19}
+
+
+def test_progress_is_told_in_plain_lines_where_there_is_no_terminal(student, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "_PLAIN_SECONDS", -1.0)
+    path = tmp_path / "told"
+    with path.open("w") as file:
+        console = Console(file=file, width=100)
+        run_evaluation(student, [lab_items("choice-2", 4)], tmp_path, settings=Settings(batch_size=2), console=console)
+    first, second, last = path.read_text().splitlines()
+    assert first.startswith("lab-choice-2: 2 of 4  right ")
+    assert "tokens/s" in first
+    assert first.endswith(" left")
+    assert second.startswith("lab-choice-2: 4 of 4  right ")
+    assert last.endswith("4 items of 500: not all of it")
+
+
+def test_a_terminal_gets_a_bar(student, tmp_path):
+    path = tmp_path / "told"
+    with path.open("w") as file:
+        console = Console(file=file, width=120, force_terminal=True)
+        run_evaluation(student, [lab_items("choice-2", 4)], tmp_path, settings=Settings(batch_size=2), console=console)
+    assert "4/4" in path.read_text()
+    assert "tokens/s" in path.read_text()
+
+
+def test_the_list_tells_where_data_is(tmp_path, monkeypatch):
+    (tmp_path / "aime24.jsonl").touch()
+    monkeypatch.setenv("FORKLEFT_DATA", str(tmp_path))
+    path = tmp_path / "told"
+    with path.open("w") as file:
+        list_benchmarks(console=Console(file=file, width=200))
+    rows = {line.split()[0]: line for line in path.read_text().splitlines() if line.split()[:1]}
+    assert set(BENCHMARKS) <= set(rows)
+    assert "aime24.jsonl" in rows["aime24"]
+    assert "hub: openai/gsm8k" in rows["gsm8k"]
+    assert all(part in rows["mt-aime2024"] for part in ("generated", "1650", "4096", "not at hand"))
+    assert all(part in rows["mmlu"] for part in ("slot", "14042", "MIT"))

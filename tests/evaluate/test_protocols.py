@@ -1,0 +1,200 @@
+import dataclasses
+
+import pytest
+import torch
+from naive import naive_answer, naive_generate, prefix_log_probs
+from tiny import FAMILIES, MASK, PAD, STOP, family_name, plain_copy, tiny_model, tiny_student
+from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from transformers import PreTrainedTokenizerFast
+
+from forkleft.errors import ForkLeftError
+from forkleft.evaluate.benchmarks import Benchmark, Item
+from forkleft.evaluate.prompts import PLAIN
+from forkleft.evaluate.protocols import Settings, Try, answer, check_protocol, letter_ids
+from forkleft.lab.accuracy import measure
+from forkleft.lab.models import load_model
+from forkleft.lab.questions import held_out
+from forkleft.prompts import prompt_ids
+from forkleft.teacher import Teacher
+from forkleft.verify import verify
+
+WRITTEN = Benchmark("written", 5, "generated", "lab", PLAIN, "MIT", max_new_tokens=12)
+LETTERS = Benchmark("letters", 5, "slot", "choice", PLAIN, "MIT", max_new_tokens=20)
+CHAINS = [Item(f"q{k}", "a=1" + "+2" * k, str(k)) for k in range(5)]
+# Ragged prompts, and not as many letters everywhere.
+CHOICES = [Item(f"q{k}", "a=" + "1" * k, "ABC"[k % 3], choices=("1", "2", "3", "4")[: 3 + k % 2]) for k in range(5)]
+
+
+def tokenizer(extra: str = "") -> PreTrainedTokenizerFast:
+    """A token for every id of the tiny models, enough for an answer slot; `extra` is a token of several characters."""
+    tokens = [*'0123456789#"answer: ABCD.\n=+-*?bcdfgh', "<stop>", "<pad>", "<mask>"]
+    tokens = list(dict.fromkeys(tokens))
+    tokens = [*tokens[:-3], *"ijklmopq"[: 40 - len(tokens)], *tokens[-3:]]
+    assert (tokens.index("<stop>"), tokens.index("<pad>"), tokens.index("<mask>")) == (STOP, PAD, MASK)
+    inner = Tokenizer(WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="<pad>"))
+    inner.pre_tokenizer = Split("", "isolated")
+    inner.decoder = Fuse()
+    if extra:
+        inner.add_tokens([extra])
+    made = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<stop>", pad_token="<pad>", mask_token="<mask>")
+    made.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    return made
+
+
+@pytest.fixture(scope="module")
+def teacher() -> Teacher:
+    return Teacher(tiny_model(seed=3), tokenizer(), stop_ids=[STOP], batch_size=3)
+
+
+def tries(items):
+    return [Try(item) for item in items]
+
+
+@pytest.mark.parametrize("geometry", ["truncated", "canvas"])
+@pytest.mark.parametrize("family", FAMILIES, ids=family_name)
+def test_a_student_reads_the_slot_as_a_plain_forward_does(family, geometry):
+    student = tiny_student(family, tokenizer=tokenizer())
+    model, settings = plain_copy(student), Settings(geometry=geometry)
+    for item, reply in zip(CHOICES, answer(student, LETTERS, tries(CHOICES), settings), strict=True):
+        prompt = student.tokenizer.encode(LETTERS.messages(item)[0]["content"], add_special_tokens=False)
+        prefix = student.tokenizer.encode('"answer": "', add_special_tokens=False)
+        logp_V = prefix_log_probs(model, family, prompt, prefix, len(prefix), budget=20, geometry=geometry)
+        expected = {a: logp_V[student.tokenizer.get_vocab()[a]].item() for a in "ABCD"[: len(item.choices)]}
+        assert reply.log_probs == pytest.approx(expected, abs=1e-5)
+        assert reply.extracted == max(expected, key=expected.get)
+        assert reply.correct == (reply.extracted == item.answer)
+        assert (reply.prompt, reply.response, reply.tokens, reply.forwards) == (prompt, None, 1, 1)
+
+
+@torch.no_grad()
+def test_an_autoregressive_model_reads_its_next_token(teacher):
+    for item, reply in zip(CHOICES, answer(teacher, LETTERS, tries(CHOICES), Settings()), strict=True):
+        text = LETTERS.messages(item)[0]["content"] + '"answer": "'
+        ids = teacher.tokenizer.encode(text, add_special_tokens=False)
+        logp_V = teacher.model(input_ids=torch.tensor([ids])).logits[0, -1].log_softmax(-1)
+        expected = {a: logp_V[teacher.tokenizer.get_vocab()[a]].item() for a in "ABCD"[: len(item.choices)]}
+        assert reply.log_probs == pytest.approx(expected, abs=1e-5)
+        assert reply.extracted == max(expected, key=expected.get)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=family_name)
+def test_a_student_writes_with_its_native_sampler(family):
+    student = tiny_student(family, tokenizer=tokenizer())
+    model, settings = plain_copy(student), Settings(passes=2)
+    for item, reply in zip(CHAINS, answer(student, WRITTEN, tries(CHAINS), settings), strict=True):
+        tokens, _, stopped, forwards = naive_generate(
+            model, family, reply.prompt, budget=12, passes=2, order="confidence"
+        )
+        assert reply.response == student.tokenizer.decode(tokens, skip_special_tokens=True)
+        assert (reply.tokens, reply.forwards, reply.stopped) == (len(tokens), forwards, stopped)
+        assert reply.correct == verify(reply.response, item.answer, "lab")
+        assert reply.log_probs is None
+
+
+def test_an_autoregressive_model_writes_greedily(teacher):
+    for reply in answer(teacher, WRITTEN, tries(CHAINS), Settings(max_new_tokens=7)):
+        tokens = naive_answer(teacher.model, reply.prompt, budget=7)
+        assert reply.response == teacher.tokenizer.decode(tokens, skip_special_tokens=True)
+        assert reply.tokens == reply.forwards == len(tokens)
+        assert reply.stopped == (tokens[-1] == STOP)
+
+
+def test_samples_are_keyed_by_seed_item_and_number():
+    """In other company, and in another order, a sample stays what it is; another number or seed is another sample."""
+    student = tiny_student(FAMILIES[0], tokenizer=tokenizer(), dtype=torch.float64)
+    settings = Settings(samples=3, temperature=1.0)
+
+    def texts(asked, settings):
+        replies = answer(student, WRITTEN, asked, settings)
+        return {(one.item.id, one.sample): reply.response for one, reply in zip(asked, replies, strict=True)}
+
+    asked = [Try(item, sample) for item in CHAINS for sample in range(3)]
+    whole = texts(asked, settings)
+    assert len(set(whole.values())) == len(whole)
+    assert texts(asked[7:], settings) | texts(asked[:7], settings) == whole
+    assert texts(asked[::-1], settings) == whole
+    other = texts(asked, dataclasses.replace(settings, seed=1))
+    assert not set(other.values()) & set(whole.values())
+
+
+def test_written_choices_are_judged_by_the_letters_offered(teacher):
+    benchmark = dataclasses.replace(LETTERS, protocol="generated")
+    item = Item("q", "a", "E", choices=tuple("12345"))
+    reply = answer(teacher, benchmark, [Try(item)], Settings(max_new_tokens=4))[0]
+    assert reply.correct == verify(reply.response, "E", "choice", letters="ABCDE")
+
+
+@pytest.mark.parametrize("name", ["student-block", "student-shifted", "teacher-weak"])
+@pytest.mark.parametrize("set_name", ["chain-2", "choice-2"])
+def test_the_lab_is_measured_as_by_its_own_protocols(name, set_name):
+    lab, questions = load_model(name), held_out(set_name, 12)
+    protocol, kind = ("generated", "lab") if set_name.startswith("chain") else ("slot", "choice")
+    benchmark = Benchmark(set_name, 12, protocol, kind, PLAIN, "Apache-2.0", max_new_tokens=64)
+    items = [Item(q.id, q.question, q.answer, q.solution, q.choices) for q in questions]
+    model = lab.student or Teacher(lab.model, lab.tokenizer, stop_ids=lab.model.generation_config.eos_token_id)
+    replies = answer(model, benchmark, tries(items), Settings(geometry="canvas"))
+    for reply, record in zip(replies, measure(lab, questions).records, strict=True):
+        assert (reply.response, reply.extracted, reply.correct) == (record.response, record.answer, record.correct)
+        assert (reply.tokens, reply.forwards) == (record.tokens, record.forwards)
+
+
+def test_letters_must_be_single_tokens():
+    assert letter_ids(tokenizer(), "ABCD") == [tokenizer().get_vocab()[a] for a in "ABCD"]
+    with pytest.raises(ForkLeftError, match=r"one token behind.*for B;"):
+        letter_ids(tokenizer(extra='"B'), "ABCD")
+    without = tokenizer()
+    without.add_special_tokens({"unk_token": "<pad>"})
+    with pytest.raises(ForkLeftError, match="for E;"):
+        letter_ids(without, "ABCDE")
+    student = tiny_student(FAMILIES[0], tokenizer=tokenizer(extra='"B'))
+    with pytest.raises(ForkLeftError, match="one token behind"):
+        check_protocol(student, LETTERS, CHOICES, Settings())
+
+
+def test_models_of_the_wrong_kind(teacher):
+    student = tiny_student(FAMILIES[0], tokenizer=tokenizer())
+    with pytest.raises(ForkLeftError, match=r"Student or a Teacher.*Qwen3ForCausalLM"):
+        check_protocol(teacher.model, WRITTEN, CHAINS, Settings())
+    with pytest.raises(ForkLeftError, match="no tokenizer"):
+        check_protocol(tiny_student(FAMILIES[0]), WRITTEN, CHAINS, Settings())
+    with pytest.raises(ForkLeftError, match=r"greedily.*temperature or threshold"):
+        check_protocol(teacher, WRITTEN, CHAINS, Settings(temperature=0.5, threshold=0.9))
+    with pytest.raises(ForkLeftError, match="letters in an answer slot, where nothing is sampled"):
+        check_protocol(student, LETTERS, CHOICES, Settings(temperature=0.5, samples=2))
+    check_protocol(student, LETTERS, CHOICES, Settings(passes=2))
+
+
+def test_too_long_for_the_context(teacher):
+    student = tiny_student(FAMILIES[0], tokenizer=tokenizer())
+    for model in (teacher, student):
+        with pytest.raises(ForkLeftError, match=r"question q0.*exceed the model's context of 128"):
+            answer(model, WRITTEN, tries(CHAINS), Settings(max_new_tokens=127))
+    long = [dataclasses.replace(CHOICES[0], question="1" * 130)]
+    for model in (teacher, student):
+        with pytest.raises(ForkLeftError, match=r"question q0.*exceed the model's context of 128"):
+            answer(model, LETTERS, tries(long), Settings())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"samples": 0, "temperature": 1.0}, "samples must be at least 1, found 0"),
+        ({"samples": 4}, "4 times the same response"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"batch_size": 0}, "batch_size"),
+    ],
+)
+def test_bad_settings(wrong, told):
+    with pytest.raises(ForkLeftError, match=told):
+        Settings(**wrong)
+
+
+def test_the_prompt_is_the_chat_template_of_the_benchmark_s_messages(teacher):
+    replies = answer(teacher, WRITTEN, tries(CHAINS[:2]), Settings(max_new_tokens=1))
+    assert [one.prompt for one in replies] == [
+        prompt_ids(teacher.tokenizer, WRITTEN.messages(item)) for item in CHAINS[:2]
+    ]
