@@ -193,8 +193,14 @@ def _neighbours(student: Student) -> tuple[float, float]:
             # A tie that rounding breaks differently changes what follows, but nothing before its own block.
             same = max(0, student.family.window(len(prompt) + same, len(prompt))[0] - len(prompt))
         differences += [a - b for a, b in zip(one.entropy[:same], two.entropy[:same], strict=True)]
-    _, bound = _rollouts(student)
-    return _largest(differences), bound
+    # As far as rounding reaches in the first pass over each prompt.
+    canvases = [[*prompt, *[student.vocabulary.mask_id] * _budget(student)] for prompt in prompts]
+    with torch.no_grad():
+        roundings = [
+            _apart(*(_entropy(_plain_log_probs(student, ids, len(prompt), rounded=r)) for r in (False, True)))
+            for prompt, ids in zip(prompts, canvases, strict=True)
+        ]
+    return _largest(differences), _MULTIPLE * _largest(roundings)
 
 
 def _losses(student: Student) -> tuple[float, float]:
