@@ -25,7 +25,7 @@ def judge(response, answer):
 
 math.judge = judge
 from forkleft.verify.worker import main
-main(1, 1 << 30)
+main(3, 1 << 30)
 """
 
 
