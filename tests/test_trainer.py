@@ -75,7 +75,10 @@ def test_the_first_update_equals_the_naive_one(tmp_path):
         assert (theirs.detach() - gradient - ours).abs().max() < 1e-6, name
 
 
-@pytest.mark.parametrize("verdicts", ["all-routes", "one-in-four", "excluded"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("all-routes", "excluded")]
+
+
+@pytest.mark.parametrize("verdicts", ["one-in-four", *SLOW])
 def test_accumulation_and_processes_change_nothing(tmp_path, verdicts):
     """4 questions at once = 2 accumulation steps of 2 = 2 processes of 2, also where one process has nothing.
 

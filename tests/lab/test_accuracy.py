@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from forkleft.lab.accuracy import measure, print_accuracy, prompt_ids
-from forkleft.lab.models import FAMILIES, MODELS, Card, LabModel, load_model
+from forkleft.lab.models import FAMILIES, STUDENTS, TEACHERS, Card, LabModel, load_model
 from forkleft.lab.pretrain import Recipe, train_student
 from forkleft.lab.questions import held_out
 from forkleft.rollout import generate
 from forkleft.verify import verify
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*TEACHERS, *(pytest.param(name, marks=pytest.mark.slow) for name in STUDENTS)])
 def test_accuracy_matches_the_card(name):
     loaded = load_model(name)
     for set_name in ("chain-4", "chain-6", "choice-2"):

@@ -100,6 +100,7 @@ def test_hostile_expected_answers(small_pool, answer):
     assert verdicts(small_pool.judge([(r"\boxed{5}", answer), (r"\boxed{5}", "5")])) == [False, True]
 
 
+@pytest.mark.slow
 def test_neither_neighbours_nor_workers_matter(small_pool):
     requests = [(f"so \\boxed{{{n}/{d}}}", f"\\frac{{{n % 5}}}{{{d}}}") for n in range(8) for d in range(1, 5)]
     requests += [(ENDLESS[0], "5"), ("nothing", "5"), (r"\boxed{x=5}", "5"), (r"\boxed{5}", None)]
