@@ -17,11 +17,26 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from forkleft.errors import ForkLeftError
-from forkleft.evaluate.results import Results, Score, accuracy_of, clustered, item_scores, read_results, unfinished
+from forkleft.evaluate.results import (
+    Record,
+    Results,
+    Score,
+    accuracy_of,
+    clustered,
+    flat,
+    item_scores,
+    read_results,
+    unfinished,
+)
 from forkleft.evaluate.statistics import Estimate, clustered_gain, equal_weight_mean, holm, mcnemar, paired_gain
 
+# What two models are expected to differ in, and what is told elsewhere.
+_NO_SETTINGS = ("model.fingerprint", "sampler.seed", "sampler.samples")
+# What means the same for a teacher and a student.
+_FOR_ALL_KINDS = ("sampler.max_new_tokens", "model.dtype", "model.device")
 _HEADINGS = ("benchmark", "items", "A", "B", "gain", "only A/B", "p", "Holm p")
 
 
@@ -112,7 +127,7 @@ def compare_results(a: str | Path, b: str | Path) -> Comparison:
         found.append((name, samples, scores_a, scores_b))
         if samples > 1 and _samples(one) != _samples(two):
             notes.append(f"{name}: {_samples(one)} samples an item in A, {_samples(two)} in B")
-        notes += _differing_settings(name, one, two)
+    notes += _differing_settings(pairs)
     rows = [_row(*one) for one in found]
     tested = [row for row in rows if row.p is not None]
     corrected = dict(zip([row.benchmark for row in tested], holm([row.p for row in tested]), strict=True))
@@ -141,7 +156,7 @@ def compare_routes(teacher: str | Path, student: str | Path) -> tuple[list[Route
         notes += said
         table = paired_gain(*_verdicts(scores_t, scores_s))
         counts.append(RouteCounts(name, len(scores_t), table.both, table.only_a, table.only_b, table.neither))
-    return counts, notes
+    return counts, notes + _differing_settings(pairs)
 
 
 def _pairs(a: str | Path, b: str | Path) -> tuple[list[tuple[str, Results, Results]], list[str]]:
@@ -163,31 +178,53 @@ def _pairs(a: str | Path, b: str | Path) -> tuple[list[tuple[str, Results, Resul
 
 
 def _paired_scores(name: str, one: Results, two: Results) -> tuple[dict[str, Score], dict[str, Score], list[str]]:
-    """The scores of the items that both answered, in the same order, and what to say if those are not all.
-
-    An item is the same if its id and what was asked are: another wording under the same id is another item.
-    """
+    """The scores of the items that both answered, by their ids in A, and what to say if those are not all."""
     protocols = [results.summary["configuration"]["protocol"] for results in (one, two)]
     if protocols[0] != protocols[1]:
         raise ForkLeftError(
             f"{name}: the protocol is {protocols[0]} in {one.folder} and {protocols[1]} in {two.folder}, which are not "
             "the same task; evaluate both by one"
         )
-    items_a, items_b = ({record.id: record.item for record in results.records} for results in (one, two))
-    common = {id_ for id_, asked in items_a.items() if items_b.get(id_) == asked}
+    scores_a, scores_b = (item_scores(results.records) for results in (one, two))
+    common = _same_items(one.records, two.records)
     if not common:
         raise ForkLeftError(f"{name}: {one.folder} and {two.folder} have no item in common; compare the same data")
     notes = []
-    if len(common) < max(len(items_a), len(items_b)):
+    if len(common) < max(len(scores_a), len(scores_b)):
         notes.append(
-            f"{name}: DIFFERENT ITEM SETS, {len(items_a)} in A and {len(items_b)} in B; compared on the {len(common)} "
-            "in common"
+            f"{name}: DIFFERENT ITEM SETS, {len(scores_a)} in A and {len(scores_b)} in B; compared on the "
+            f"{len(common)} in common"
         )
     expected = one.summary["results"]["expected_items"]
     if len(common) != expected:
         notes.append(f"{name}: {len(common)} items, the benchmark has {expected}")
-    scores_a, scores_b = (item_scores([record for record in r.records if record.id in common]) for r in (one, two))
-    return scores_a, {id_: scores_b[id_] for id_ in scores_a}, notes
+    # Items have other ids in another copy of the data, and only one copy may tell which are translations.
+    by_b = clustered(scores_b) and not clustered(scores_a)
+    clusters = {id_: scores_b[other].cluster if by_b else scores_a[id_].cluster for id_, other in common.items()}
+    return (
+        {id_: Score(scores_a[id_].value, clusters[id_]) for id_ in common},
+        {id_: Score(scores_b[other].value, clusters[id_]) for id_, other in common.items()},
+        notes,
+    )
+
+
+def _same_items(records_a: Sequence[Record], records_b: Sequence[Record]) -> dict[str, str]:
+    """The id in B of each item of A that is in B too, in A's order.
+
+    What was asked makes an item, not its id: copies of a benchmark name items differently, and another wording under
+    the same id is another item. Where a question occurs more than once, those of the same id belong together, and the
+    others in their order.
+    """
+    asked_a, asked_b = ({record.id: record.item for record in records} for records in (records_a, records_b))
+    found = {id_: id_ for id_, asked in asked_a.items() if asked_b.get(id_) == asked}
+    left: dict[str, list[str]] = {}
+    for id_, asked in asked_b.items():
+        if id_ not in found:
+            left.setdefault(asked, []).append(id_)
+    for id_, asked in asked_a.items():
+        if id_ not in found and left.get(asked):
+            found[id_] = left[asked].pop(0)
+    return {id_: found[id_] for id_ in asked_a if id_ in found}
 
 
 def _row(name: str, samples: int, scores_a: dict[str, Score], scores_b: dict[str, Score]) -> Row:
@@ -221,14 +258,21 @@ def _samples(results: Results) -> int:
     return results.summary["results"]["samples"]
 
 
-def _differing_settings(name: str, one: Results, two: Results) -> list[str]:
-    """Settings under which two diffusion models wrote differently: a gain may come from them."""
-    told = [results.summary["configuration"] for results in (one, two)]
-    if told[0]["model"]["kind"] != told[1]["model"]["kind"]:
-        return []
-    before, after = (dict(each["sampler"]) for each in told)
-    differing = [key for key in before if before[key] != after.get(key) and key not in ("samples", "seed")]
-    return [f"{name}: {key} is {before[key]} in A and {after.get(key)} in B" for key in differing]
+def _differing_settings(pairs: Sequence[tuple[str, Results, Results]]) -> list[str]:
+    """What a gain may come from other than the weights, each with the benchmarks it applies to."""
+    found: dict[str, list[str]] = {}
+    for name, *both in pairs:
+        a, b = (flat(results.summary["configuration"]) for results in both)
+        # A teacher and a student are other models, asked differently, by nature.
+        differ_by_nature = ("model.", "sampler.") if a["model.kind"] != b["model.kind"] else ()
+        for key in dict.fromkeys([*a, *b]):
+            if a.get(key) == b.get(key) or key in _NO_SETTINGS or key.startswith("items."):
+                continue
+            if key.startswith(differ_by_nature) and (key not in _FOR_ALL_KINDS or key not in a or key not in b):
+                continue
+            label = key.removeprefix("sampler.")
+            found.setdefault(f"{label} is {a.get(key)} in A and {b.get(key)} in B", []).append(name)
+    return [f"{', '.join(names)}: {told}" for told, names in found.items()]
 
 
 def _percent(estimate: Estimate, sign: str = "") -> str:
@@ -275,14 +319,23 @@ def _print(
     console: Console, title: str, heading: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
 ) -> None:
     caption = _CAPTION if heading is _HEADINGS else None
-    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=0)
-    for number, column in enumerate(heading):
-        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+    # Text, as a path may hold what Rich takes for markup.
+    table = Table(title=Text(title), caption=caption, box=box.SIMPLE_HEAD, padding=0)
+    for number, column in enumerate(_stacked(heading)):
+        table.add_column(Text(column), justify="left" if number == 0 else "right", overflow="fold")
     for row in rows:
         if row[0] == "mean":
             table.add_section()
-        # What stands in brackets goes below: one line of all figures is wider than most terminals.
-        table.add_row(*(cell.replace(" (", "\n").removesuffix(")") for cell in row))
+        table.add_row(*map(Text, _stacked(row)))
     console.print(table)
     for note in notes:
         console.print(f"! {note}", style="bold yellow", markup=False, highlight=False)
+
+
+def _stacked(row: Sequence[str]) -> list[str]:
+    """A row with some of its figures below others: one line of all of them is wider than 80 columns."""
+    name, items, *cells = (cell.replace(" (", "\n").removesuffix(")") for cell in row)
+    if len(row) == len(_HEADINGS):
+        a, b, gain, alone, *p = cells
+        cells = [a, b, f"{gain}\n{alone}".rstrip("\n"), *p]
+    return [f"{name}\n{items}".rstrip("\n"), *cells]

@@ -8,6 +8,7 @@ takes every so many-th batch), leaves the same records as one that was not.
 """
 
 import os
+import platform
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -36,6 +36,8 @@ from forkleft.teacher import load_teacher
 
 # Where there is no terminal, a plain line after so many seconds.
 _PLAIN_SECONDS = 20.0
+# What prompts, weights and verdicts go through.
+_PACKAGES = ("transformers", "tokenizers", "math-verify", "latex2sympy2_extended", "sympy")
 
 
 def run_evaluation(
@@ -64,7 +66,8 @@ def run_evaluation(
         check_protocol(model, one.benchmark, one.items, settings)
     model.model.eval()
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    configurations = [configuration(model, one, settings) for one in item_sets]
+    facts = _model_facts(model)
+    configurations = [_configuration(model, facts, one, settings) for one in item_sets]
     folders = [
         ResultFolder(Path(output) / one.benchmark.name, told)
         for one, told in zip(item_sets, configurations, strict=True)
@@ -76,24 +79,24 @@ def run_evaluation(
     return summaries
 
 
-def configuration(model: Evaluated, items: ItemSet, settings: Settings) -> dict[str, Any]:
+def _configuration(model: Evaluated, facts: dict[str, Any], items: ItemSet, settings: Settings) -> dict[str, Any]:
     """All that the records depend on: results of another configuration are not mixed with these."""
     benchmark = items.benchmark
-    asked = [[item.id, benchmark.messages(item), item.answer] for item in items.items]
+    asked = [[one.id, benchmark.messages(one), one.answer, benchmark.cluster_of(one)] for one in items.items]
     return {
         "format": 1,
         "benchmark": benchmark.name,
         "protocol": benchmark.protocol,
         "verifier": benchmark.verifier,
         "items": {"count": len(asked), "digest": digest(asked)},
-        "model": _model_facts(model),
+        "model": facts,
         "sampler": _sampler(model, benchmark, settings),
         "batch_size": _batch_size(model, settings),
         "versions": {
             "forkleft": forkleft.__version__,
+            "python": platform.python_version(),
             "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "math-verify": version("math-verify"),
+            **{name: version(name) for name in _PACKAGES},
         },
     }
 
@@ -114,17 +117,17 @@ def load_evaluated(
 
     Raises ForkLeftError if it cannot be loaded, or is of the other kind.
     """
+    only_diffusion = {"family": family, "block_size": block_size, "mask_token": mask_token}
     if not autoregressive:
-        return load_student(
-            path_or_hub_id,
-            family=family,
-            block_size=block_size,
-            mask_token=mask_token,
-            dtype=dtype,
-            device=device,
-            trust_remote_code=trust_remote_code,
-        )
-    if said := [name for name, value in (("family", family), ("block_size", block_size)) if value is not None]:
+        try:
+            return load_student(
+                path_or_hub_id, **only_diffusion, dtype=dtype, device=device, trust_remote_code=trust_remote_code
+            )
+        except ForkLeftError as error:
+            if "autoregressive checkpoint" not in str(error):
+                raise
+            raise ForkLeftError(f"{error}; or evaluate it as it is with --ar") from error
+    if said := [name for name, value in only_diffusion.items() if value is not None]:
         raise ForkLeftError(f"an autoregressive model has no {' and no '.join(said)}; leave that out")
     folder = Path(path_or_hub_id).expanduser()
     noted = read_sidecar(folder) if folder.is_dir() else None
@@ -271,7 +274,7 @@ def _model_facts(model: Evaluated) -> dict[str, Any]:
     stop_ids = model.vocabulary.stop_ids if is_student else model.stop_ids
     return {
         "kind": "diffusion" if is_student else "autoregressive",
-        "digest": fingerprint(model.model),
+        "fingerprint": fingerprint(model.model),
         "family": asdict(model.family) if is_student else None,
         "mask_id": model.vocabulary.mask_id if is_student else None,
         "stop_ids": list(stop_ids),

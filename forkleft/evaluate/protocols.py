@@ -11,6 +11,7 @@ A try is an item and the number of a sample of it. What a try draws is keyed by 
 Shapes: B tries of a batch, D width of the model, V rows of its head.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,6 +61,15 @@ class Settings:
             raise ForkLeftError(f"temperature must be 0 (the likeliest token) or more, found {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise ForkLeftError(f"top_p must be above 0 and at most 1, found {self.top_p}")
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
+            raise ForkLeftError(f"threshold is a probability: expected 0 to 1, found {self.threshold}")
+        if self.geometry not in Geometry.__args__:
+            raise ForkLeftError(f"geometry must be one of {', '.join(Geometry.__args__)}, found {self.geometry!r}")
+        if self.top_p < 1 and self.temperature == 0:
+            raise ForkLeftError(
+                f"top_p {self.top_p} does nothing at temperature 0, which takes the likeliest token; give a "
+                "temperature, such as 0.6, or leave top_p out"
+            )
         if self.samples > 1 and self.temperature == 0:
             raise ForkLeftError(
                 f"{self.samples} samples at temperature 0 are {self.samples} times the same response; "
@@ -99,7 +109,11 @@ class Reply:
 
 
 def check_protocol(model: Evaluated, benchmark: Benchmark, items: Sequence[Item], settings: Settings) -> None:
-    """Raise ForkLeftError if the model cannot be measured on the benchmark in this way."""
+    """Raise ForkLeftError if the model cannot be measured on these items in this way.
+
+    All that can be known before the first batch: settings that do nothing here, letters that are no tokens, prompts
+    that do not fit, and a head that cannot be read.
+    """
     if not isinstance(model, Evaluated):
         raise ForkLeftError(
             f"expected a Student or a Teacher to evaluate, found a {type(model).__name__}; load a diffusion model with "
@@ -108,8 +122,8 @@ def check_protocol(model: Evaluated, benchmark: Benchmark, items: Sequence[Item]
     if model.tokenizer is None:
         raise ForkLeftError("the model has no tokenizer, so that questions cannot be put to it; load it with one")
     if isinstance(model, Teacher):
-        only = {"temperature": 0.0, "passes": None, "threshold": None}
-        if said := [name for name, default in only.items() if getattr(settings, name) != default]:
+        only = ("temperature", "passes", "threshold", "geometry")
+        if said := [name for name in only if getattr(settings, name) != getattr(Settings, name)]:
             raise ForkLeftError(
                 f"an autoregressive model is evaluated greedily, left to right, and knows no {' or '.join(said)}; "
                 "leave that out, or evaluate a diffusion model"
@@ -120,24 +134,35 @@ def check_protocol(model: Evaluated, benchmark: Benchmark, items: Sequence[Item]
                 f"{benchmark.name} compares letters in an answer slot, where nothing is sampled; evaluate it on its "
                 "own, without temperature and samples"
             )
-        letter_ids(model.tokenizer, prompts.letters_of(max((item.choices for item in items), key=len)))
+        _offered_ids(model, items)
+        if isinstance(model, Teacher):
+            # Of no passages, for its check of the head.
+            model.hidden([])
+    asked = [prompt_ids(model.tokenizer, benchmark.messages(item)) for item in items]
+    _check_prompts(model, benchmark, items, asked, settings)
 
 
 @torch.no_grad()
 def answer(model: Evaluated, benchmark: Benchmark, tries: Sequence[Try], settings: Settings) -> list[Reply]:
     """The model's replies to a batch of tries, in their order, under the benchmark's protocol.
 
-    Raises ForkLeftError, naming the item, if a prompt and the budget do not fit into the model's context.
+    Raises ForkLeftError, naming the item, if a prompt and the budget do not fit into the model's context, or the
+    likelihood of a letter is not finite.
     """
-    asked = [prompt_ids(model.tokenizer, benchmark.messages(one.item)) for one in tries]
+    items = [one.item for one in tries]
+    asked = [prompt_ids(model.tokenizer, benchmark.messages(item)) for item in items]
+    _check_prompts(model, benchmark, items, asked, settings)
     if benchmark.protocol == "generated":
         write = _write_natively if isinstance(model, Student) else _write_greedily
         return write(model, benchmark, tries, asked, settings)
-    logp_BV = (_masked_slot if isinstance(model, Student) else _causal_slot)(model, benchmark, tries, asked, settings)
-    return [
-        _chosen(one.item, prompt, model.tokenizer, logp_V)
-        for one, prompt, logp_V in zip(tries, asked, logp_BV, strict=True)
-    ]
+    offered = _offered_ids(model, items)
+    # The slot's own token is hidden, or never put in; any letter holds its place.
+    response = [*slot_prefix(model.tokenizer), offered[0]]
+    if isinstance(model, Student):
+        logp_BV = _masked_slot(model, items, asked, response, _room(model, benchmark, settings), settings.geometry)
+    else:
+        logp_BV = _causal_slot(model, asked, response)
+    return [_chosen(item, prompt, offered, logp_V) for item, prompt, logp_V in zip(items, asked, logp_BV, strict=True)]
 
 
 def letter_ids(tokenizer: PreTrainedTokenizerBase, letters: str) -> list[int]:
@@ -189,10 +214,8 @@ def _write_natively(
 def _write_greedily(
     teacher: Teacher, benchmark: Benchmark, tries: Sequence[Try], asked: list[list[int]], settings: Settings
 ) -> list[Reply]:
-    budget = settings.budget(benchmark)
-    for one, prompt in zip(tries, asked, strict=True):
-        _check_context(teacher, one.item, prompt, budget)
-    written = teacher.answers([benchmark.messages(one.item) for one in tries], max_new_tokens=budget)
+    conversations = [benchmark.messages(one.item) for one in tries]
+    written = teacher.answers(conversations, max_new_tokens=settings.budget(benchmark))
     judged = _judge(benchmark, tries, [one.text for one in written])
     replies = []
     for prompt, one, verdict in zip(asked, written, judged, strict=True):
@@ -213,43 +236,68 @@ def _judge(benchmark: Benchmark, tries: Sequence[Try], texts: list[str]) -> list
 
 
 def _masked_slot(
-    student: Student, benchmark: Benchmark, tries: Sequence[Try], asked: list[list[int]], settings: Settings
+    student: Student,
+    items: Sequence[Item],
+    asked: list[list[int]],
+    response: list[int],
+    budget: int,
+    geometry: Geometry,
 ) -> torch.Tensor:
-    """log p over the vocabulary at the slot: (B, V). The slot's own token is hidden; any letter holds its place."""
-    prefix = slot_prefix(student.tokenizer)
-    response = prefix + letter_ids(student.tokenizer, "A")
-    readings = [Reading(one.item.id, prompt, response, [len(prefix)]) for one, prompt in zip(tries, asked, strict=True)]
-    # Room for the slot is enough where nothing stands behind it.
-    budget = len(response) if settings.geometry == "truncated" else settings.budget(benchmark)
-    hidden_BD = prefix_hidden(student, readings, budget=budget, geometry=settings.geometry)
+    """log p over the vocabulary at the slot, the last place of the response: (B, V)."""
+    slot = [len(response) - 1]
+    readings = [Reading(item.id, prompt, response, slot) for item, prompt in zip(items, asked, strict=True)]
+    hidden_BD = prefix_hidden(student, readings, budget=budget, geometry=geometry)
     return student.logits(hidden_BD).log_softmax(-1)
 
 
-def _causal_slot(
-    teacher: Teacher, benchmark: Benchmark, tries: Sequence[Try], asked: list[list[int]], settings: Settings
-) -> torch.Tensor:
-    """log p over the vocabulary behind the prefix: (B, V)."""
-    prefix = slot_prefix(teacher.tokenizer)
-    for one, prompt in zip(tries, asked, strict=True):
-        _check_context(teacher, one.item, prompt, len(prefix) + 1)
-    response = prefix + letter_ids(teacher.tokenizer, "A")
-    hidden = teacher.hidden([Asked(prompt, response, [len(prefix)]) for prompt in asked])
+def _causal_slot(teacher: Teacher, asked: list[list[int]], response: list[int]) -> torch.Tensor:
+    """log p over the vocabulary at the last place of the response: (B, V)."""
+    hidden = teacher.hidden([Asked(prompt, response, [len(response) - 1]) for prompt in asked])
     weight_VD = teacher.head_weight
     logits_BV = torch.cat(hidden).to(weight_VD.device, weight_VD.dtype) @ weight_VD.T
     return logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32)).log_softmax(-1)
 
 
-def _chosen(item: Item, prompt: list[int], tokenizer: PreTrainedTokenizerBase, logp_V: torch.Tensor) -> Reply:
-    """The likeliest of the offered letters, the first at a tie."""
+def _chosen(item: Item, prompt: list[int], offered: list[int], logp_V: torch.Tensor) -> Reply:
+    """The likeliest of the item's letters, the first at a tie. offered: the ids of at least these letters."""
     letters = prompts.letters_of(item.choices)
-    scores = dict(zip(letters, logp_V[letter_ids(tokenizer, letters)].tolist(), strict=True))
+    scores = dict(zip(letters, logp_V[offered[: len(letters)]].tolist(), strict=True))
+    if not all(map(math.isfinite, scores.values())):
+        raise ForkLeftError(
+            f"question {item.id}: expected finite log-likelihoods of the letters, found {scores}; the model's numbers "
+            "overflow or its weights are damaged, try --dtype float32 or another checkpoint"
+        )
     chosen = max(letters, key=scores.__getitem__)
     return Reply(prompt, None, chosen, chosen == item.answer, tokens=1, forwards=1, log_probs=scores)
 
 
-def _check_context(teacher: Teacher, item: Item, prompt: list[int], budget: int) -> None:
-    if len(prompt) + budget > teacher.context:
+def _offered_ids(model: Evaluated, items: Sequence[Item]) -> list[int]:
+    """The ids of as many letters as the item with the most choices offers."""
+    return letter_ids(model.tokenizer, prompts.letters_of(max((item.choices for item in items), key=len)))
+
+
+def _room(model: Evaluated, benchmark: Benchmark, settings: Settings) -> int:
+    """How many tokens must fit behind a prompt."""
+    if benchmark.protocol == "slot" and settings.geometry == "truncated":
+        # The prefix and the slot: nothing stands behind them.
+        return len(slot_prefix(model.tokenizer)) + 1
+    return settings.budget(benchmark)
+
+
+def _check_prompts(
+    model: Evaluated, benchmark: Benchmark, items: Sequence[Item], asked: list[list[int]], settings: Settings
+) -> None:
+    room = _room(model, benchmark, settings)
+    if benchmark.protocol == "slot" and room <= len(slot_prefix(model.tokenizer)):
         raise ForkLeftError(
-            f"question {item.id}: a prompt of {len(prompt)} tokens and a response of up to {budget} exceed the model's "
-            f"context of {teacher.context}; choose a smaller budget with max_new_tokens"
+            f"{benchmark.name}: a canvas of {room} tokens has no room for {prompts.ANSWER_PREFIX!r} and a letter; "
+            "choose a larger max_new_tokens"
         )
+    for item, prompt in zip(items, asked, strict=True):
+        if isinstance(model, Student):
+            model.check_prompt(prompt, room, f"question {item.id}")
+        elif len(prompt) + room > model.context:
+            raise ForkLeftError(
+                f"question {item.id}: a prompt of {len(prompt)} tokens and a response of up to {room} exceed the "
+                f"model's context of {model.context}; choose a smaller budget with max_new_tokens"
+            )

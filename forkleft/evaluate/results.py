@@ -27,6 +27,10 @@ from forkleft.randomness import ids_key
 
 CONFIGURATION, RECORDS, SUMMARY = "configuration.json", "records.jsonl", "summary.json"
 _PARTS = "records.part-*.jsonl"
+# What readers of a summary rely on.
+_NEEDED = {f"results.{name}": int for name in ("items", "expected_items", "samples")}
+_NEEDED |= {f"results.accuracy.{name}": float for name in ("value", "low", "high")}
+_NEEDED |= {f"configuration.{name}": str for name in ("benchmark", "protocol", "model.kind")}
 
 Key = tuple[str, int]
 
@@ -105,18 +109,21 @@ class ResultFolder:
     """The results of one benchmark while they are being made; see the module's text."""
 
     def __init__(self, path: Path, configuration: Mapping[str, Any]) -> None:
-        """Open or make a folder. ForkLeftError names what differs if it holds results of another configuration."""
+        """Open or make a folder. ForkLeftError names what differs if it holds results of another configuration.
+
+        A configuration without a record, of a run that failed at once, holds nothing back: it is replaced.
+        """
         self.path, self.configuration = path, json.loads(json.dumps(configuration))
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ForkLeftError(f"cannot keep results in {path}: {error.strerror}; name another folder") from error
         with self._lock():
-            known = path / CONFIGURATION
-            if known.is_file():
-                _check_same(path, _read_object(known), self.configuration)
+            if self._in_use():
+                self._check_configuration()
             else:
-                _write(known, json.dumps(self.configuration, indent=2, ensure_ascii=False) + "\n")
+                told = json.dumps(self.configuration, indent=2, ensure_ascii=False)
+                _write(path / CONFIGURATION, told + "\n")
 
     def records(self) -> dict[Key, Record]:
         """All whole records there are, by try."""
@@ -136,12 +143,15 @@ class ResultFolder:
         """
         path = self.path / f"records.part-{rank}.jsonl"
         with path.open("a+b") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise ForkLeftError(
-                    f"another evaluation is writing to {path}; wait for it to end, or name another folder"
-                ) from None
+            with self._lock():
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise ForkLeftError(
+                        f"another evaluation is writing to {path}; wait for it to end, or name another folder"
+                    ) from None
+                # Another run may have replaced it, as long as no part was open.
+                self._check_configuration()
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
             with open(file.fileno(), "a", encoding="utf-8", newline="\n", closefd=False) as lines:
@@ -169,6 +179,13 @@ class ResultFolder:
                 part.unlink()
             return summary
 
+    def _in_use(self) -> bool:
+        """Whether there is a whole record, or a process that is about to write one."""
+        return bool(self.records()) or any(map(_is_locked, self.path.glob(_PARTS)))
+
+    def _check_configuration(self) -> None:
+        _check_same(self.path, _read_object(self.path / CONFIGURATION), self.configuration)
+
     @contextmanager
     def _lock(self) -> Iterator[None]:
         with (self.path / ".lock").open("w") as file:
@@ -178,7 +195,7 @@ class ResultFolder:
 
 def line_of(record: Record) -> str:
     """A record as a line of the file."""
-    return json.dumps(asdict(record), ensure_ascii=False) + "\n"
+    return json.dumps(asdict(record), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def summarise(records: Sequence[Record], expected_items: int) -> dict[str, Any]:
@@ -275,17 +292,26 @@ def unfinished(folder: str | Path) -> list[str]:
     return [path.name for path in begun if not (path / SUMMARY).is_file()]
 
 
+def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """The leaves of nested objects, by their path: `sampler.seed`."""
+    found: dict[str, Any] = {}
+    for name, one in value.items():
+        found |= flat(one, f"{before}{name}.") if isinstance(one, dict) else {f"{before}{name}": one}
+    return found
+
+
 def _read_finished(folder: Path) -> Results:
     summary = _read_object(folder / SUMMARY)
     path = folder / RECORDS
     lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
     records = [_parsed(line) for line in lines]
-    try:
-        tries = summary["results"]["items"] * summary["results"]["samples"]
-        if "benchmark" not in summary["configuration"]:
-            raise KeyError("benchmark")
-    except (KeyError, TypeError) as error:
-        raise ForkLeftError(f"{folder / SUMMARY} is damaged ({error!r}); evaluate again into a new folder") from error
+    told = flat(summary)
+    if wrong := [name for name, kind in _NEEDED.items() if not isinstance(told.get(name), kind)]:
+        raise ForkLeftError(
+            f"{folder / SUMMARY} is damaged: expected {wrong[0]}, found {told.get(wrong[0])!r:.40}; evaluate again "
+            "into a new folder"
+        )
+    tries = told["results.items"] * told["results.samples"]
     if None in records or len({record.key for record in records}) != tries or len(records) != tries:
         raise ForkLeftError(
             f"{path} is damaged: expected {tries} whole records, each of another try, found "
@@ -306,19 +332,12 @@ def _parsed(line: bytes) -> Record | None:
 
 
 def _check_same(folder: Path, there: dict[str, Any], now: dict[str, Any]) -> None:
-    old, new = _flat(there), _flat(now)
+    old, new = flat(there), flat(now)
     if differing := [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]:
         told = ", ".join(f"{name} ({old.get(name)!r:.40} there, {new.get(name)!r:.40} now)" for name in differing)
         raise ForkLeftError(
             f"{folder} holds results of another configuration; they differ in {told}; name another folder, or remove it"
         )
-
-
-def _flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, one in value.items():
-        found |= _flat(one, f"{before}{name}.") if isinstance(one, dict) else {f"{before}{name}": one}
-    return found
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -329,6 +348,17 @@ def _read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ForkLeftError(f"{path} is damaged ({error}); evaluate again into a new folder") from error
     return value
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:  # merged away in the meantime
+        pass
+    return False
 
 
 def _write(path: Path, text: str) -> None:

@@ -132,6 +132,8 @@ def test_no_data(tmp_path, monkeypatch):
         ),
         ({"id": "c", "question": "?", "answer": "A"}, "item 'c' has no choices to compare; add the field choices"),
         (CHOICE_ROW, "id 'a' occurs twice"),
+        (CHOICE_ROW | {"question": "\ud83d?"}, "line 2: expected Unicode text in question, found a lone surrogate"),
+        (CHOICE_ROW | {"choices": ["1", "\udc00", "3"]}, "line 2: expected Unicode text in choices"),
     ],
 )
 def test_bad_rows(tmp_path, row, message):
@@ -204,6 +206,18 @@ def test_translations_of_a_question_are_a_cluster():
     assert TWO.cluster_of(Item("x", "?", "1")) == "x"
     with pytest.raises(ForkLeftError, match=r"expected an id that matches .* found 'x'"):
         benchmark.cluster_of(Item("x", "?", "1"))
+    with pytest.raises(ForkLeftError, match=r"found 'x'; rename it, or say in the field cluster"):
+        item_set(benchmark, [Item(names[0], "?", "1"), Item("x", "?", "1")], "here")
+    said = Item("x", "?", "1", cluster="II-09")
+    assert item_set(benchmark, [said], "here").benchmark.cluster_of(said) == "II-09"
+    mlogiqa = BENCHMARKS["mlogiqa"]
+    assert [mlogiqa.cluster_of(Item(f"mlogiqa-{one}-07", "?", "A")) for one in ("en", "zh")] == ["07", "07"]
+
+
+def test_a_cluster_of_the_file(tmp_path):
+    rows = [MATH_ROWS[0] | {"cluster": "sum"}, MATH_ROWS[1] | {"cluster": 7}]
+    loaded = load_benchmark(TWO, write(tmp_path / "two.jsonl", *rows))
+    assert [TWO.cluster_of(item) for item in loaded.items] == ["sum", "7"]
 
 
 @pytest.mark.parametrize(("name", "protocol"), [("chain-3", "generated"), ("choice-2", "slot")])
@@ -246,6 +260,8 @@ def test_real_clusters_and_training_data(data_folder):
     clusters = [mt_aime.benchmark.cluster_of(item) for item in mt_aime.items]
     assert len(set(clusters)) == 30
     assert {clusters.count(one) for one in clusters} == {55}
+    mlogiqa = load_benchmark(BENCHMARKS["mlogiqa"], data_folder)
+    assert len({mlogiqa.benchmark.cluster_of(item) for item in mlogiqa.items}) == 80
     assert len(read_items(data_folder / "gsm8k_train.jsonl.gz")) == 7473
     # Every file there is one of these.
     known = {name for one in BENCHMARKS.values() for name in one.files} | {"gsm8k_train.jsonl.gz"}

@@ -13,6 +13,7 @@ from rich.console import Console
 from scipy.stats import binomtest, bootstrap
 
 from forkleft.errors import ForkLeftError
+from forkleft.evaluate.benchmarks import BENCHMARKS
 from forkleft.evaluate.compare import compare, compare_results, compare_routes
 from forkleft.evaluate.evaluation import load_evaluated, run_evaluation
 from forkleft.evaluate.protocols import Settings
@@ -27,10 +28,12 @@ def write_results(
     sampler = {"order": "confidence", "max_new_tokens": 64, "samples": samples, "seed": 0} | told.pop("sampler", {})
     model = {"kind": "diffusion"} | told.pop("model", {})
     configuration = {"benchmark": benchmark, "protocol": protocol, "model": model, "sampler": sampler}
+    configuration |= told.pop("also", {})
+    asked = told.get("asked", lambda id_: told.get("item", "") + id_)
     open_folder = ResultFolder(folder / benchmark, configuration)
     records = [
         Record(
-            **{"id": id_, "sample": k, "item": told.get("item", "") + id_, "prompt": "p"},
+            **{"id": id_, "sample": k, "item": asked(id_), "prompt": "p"},
             **{"cluster": (clusters or {}).get(id_, id_), "answer": "1", "response": "#1", "extracted": "1"},
             **{"correct": bool(right), "tokens": 4, "forwards": 2, "stopped": True, "log_probs": None},
         )
@@ -173,9 +176,86 @@ def test_other_settings_are_said(tmp_path):
     write_results(tmp_path / "a", "sums", {"q1": 1})
     write_results(tmp_path / "b", "sums", {"q1": 1}, sampler={"max_new_tokens": 32, "seed": 7})
     assert compare_results(tmp_path / "a", tmp_path / "b").notes == ("sums: max_new_tokens is 64 in A and 32 in B",)
-    # A teacher and a student are asked differently by nature.
+    # A teacher and a student are asked differently by nature, but not for answers of another length.
     write_results(tmp_path / "c", "sums", {"q1": 1}, sampler={"order": "l"}, model={"kind": "autoregressive"})
     assert compare_results(tmp_path / "a", tmp_path / "c").notes == ()
+    assert compare_results(tmp_path / "b", tmp_path / "c").notes == ("sums: max_new_tokens is 32 in A and 64 in B",)
+    assert compare_routes(tmp_path / "b", tmp_path / "c")[1] == ["sums: max_new_tokens is 32 in A and 64 in B"]
+
+
+def test_all_but_the_weights_the_items_and_the_seed_is_compared(tmp_path):
+    for folder, dtype, torch_version, more in (("a", "float32", "2.8", {}), ("b", "bfloat16", "2.9", {"passes": 4})):
+        for name in ("sums", "words"):
+            write_results(
+                tmp_path / folder,
+                name,
+                {"q1": 1},
+                model={"fingerprint": folder, "dtype": dtype},
+                sampler=more,
+                also={"versions": {"torch": torch_version}, "batch_size": 8, "items": {"digest": folder}},
+            )
+    assert compare_results(tmp_path / "a", tmp_path / "b").notes == (
+        "sums, words: model.dtype is float32 in A and bfloat16 in B",
+        "sums, words: versions.torch is 2.8 in A and 2.9 in B",
+        "sums, words: passes is None in A and 4 in B",
+    )
+
+
+def test_items_are_paired_by_what_was_asked(tmp_path):
+    """A file and the hub name the same items differently; one question is there twice."""
+    a = {"gsm8k-1": 1, "gsm8k-2": 0, "gsm8k-3": 1, "same": 0, "gsm8k-4": 1}
+    b = {"2": 1, "1": 1, "4": 1, "same": 1, "3": 0}
+    question = {"gsm8k-4": "3", "4": "3", "same": "3"}
+    write_results(tmp_path / "a", "sums", a, asked=lambda id_: question.get(id_, id_.removeprefix("gsm8k-")))
+    write_results(tmp_path / "b", "sums", b, asked=lambda id_: question.get(id_, id_))
+    for one, two, only in (("a", "b", (1, 2)), ("b", "a", (2, 1))):
+        found = compare_results(tmp_path / one, tmp_path / two)
+        (row,) = found.rows
+        assert (found.notes, row.items, row.interval, row.p) == ((), 5, "wilson", 1.0)
+        assert (row.only_a, row.only_b) == only
+
+
+def test_clusters_that_only_one_copy_tells_count_for_both(tmp_path):
+    verdicts = {f"q{k}": k % 3 == 0 for k in range(12)}
+    write_results(tmp_path / "a", "sums", verdicts)
+    write_results(tmp_path / "b", "sums", verdicts, clusters={name: str(int(name[1:]) % 4) for name in verdicts})
+    for one, two in ("ab", "ba"):
+        (row,) = compare_results(tmp_path / one, tmp_path / two).rows
+        assert (row.interval, row.p) == ("clustered bootstrap", None)
+
+
+def test_nothing_is_cut_at_80_columns(tmp_path):
+    rng = random.Random(3)
+    folders = tmp_path / "[red]a", tmp_path / "b"
+    for benchmark in BENCHMARKS.values():
+        ids = [f"q{k}" for k in range(benchmark.items if benchmark.name == "mmlu" else 20)]
+        clusters = {id_: id_[-1] for id_ in ids} if benchmark.cluster or benchmark.name.startswith("live") else None
+        for folder in folders:
+            write_results(folder, benchmark.name, {id_: rng.random() < 0.5 for id_ in ids}, clusters=clusters)
+    path = tmp_path / "table"
+    with path.open("w") as file:
+        compare(*folders, console=Console(file=file, width=80))
+    text = path.read_text()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert "[red]a" in "".join(text.split())
+    rows = compare_results(*folders).rows
+    for row in rows:
+        mark = "" if row.interval == "wilson" else " †"
+        start = text.index(f" {row.benchmark}{mark} ")
+        told = " ".join(text[start:].splitlines()[:3]).split()
+        figures = [str(row.items), f"{row.only_a}/{row.only_b}"]
+        for estimate, sign, comma in ((row.a, "", "–"), (row.b, "", "–"), (row.gain, "+", ", ")):
+            value, low, high = (f"{100 * x:{sign}.1f}" for x in (estimate.value, estimate.low, estimate.high))
+            figures += [value, *f"{low}{comma}{high}".split()]
+        assert set(figures) <= set(told)
+    largest = next(row for row in rows if row.benchmark == "mmlu")
+    assert largest.items == 14042
+    assert min(largest.only_a, largest.only_b) > 1000
+    with path.open("w") as file:
+        compare(*folders, routes=True, console=Console(file=file, width=80))
+    assert "…" not in path.read_text()
+    assert all(one in path.read_text() for one in ("livemathbench-hard", "14042", "teacher only", "student only"))
 
 
 def test_routes_count_who_is_right(tmp_path, capsys):

@@ -83,7 +83,7 @@ def test_what_an_evaluation_leaves_behind(whole, student):
     told, results = summary["configuration"], summary["results"]
     assert (results["items"], results["expected_items"], results["complete"]) == (ITEMS, 500, False)
     assert results["accuracy"]["value"] == sum(one["correct"] for one in lines) / len(lines)
-    assert told["model"]["digest"] == fingerprint(student.model)
+    assert told["model"]["fingerprint"] == fingerprint(student.model)
     assert told["model"]["family"]["anchor"] == "prompt_end"
     assert told["sampler"] == {
         **{"order": "confidence", "max_new_tokens": 64, "passes": 4, "threshold": None},
@@ -91,6 +91,10 @@ def test_what_an_evaluation_leaves_behind(whole, student):
     }
     assert told["batch_size"] == BATCH
     assert told["versions"]["torch"] == torch.__version__
+    assert set(told["versions"]) == {
+        *("forkleft", "python", "torch", "transformers", "tokenizers"),
+        *("math-verify", "latex2sympy2_extended", "sympy"),
+    }
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["whole lines", "torn line"])
@@ -159,9 +163,32 @@ def test_another_configuration_is_refused(student, tmp_path, monkeypatch, quiet)
     with pytest.raises(ForkLeftError, match=r"items.count \(2 there, 1 now\), items.digest"):
         run_evaluation(student, items, tmp_path, settings=Settings(max_new_tokens=8), limit=1, console=quiet)
     other = load_evaluated(model_path("student-shifted"))
-    with pytest.raises(ForkLeftError, match=r"model.digest .*model.family.anchor \('prompt_end' there, 'absolute' now"):
+    with pytest.raises(ForkLeftError, match=r"model.family.anchor \('prompt_end' there, 'absolute' now"):
         run_evaluation(other, items, tmp_path, settings=Settings(max_new_tokens=8), console=quiet)
     assert files(tmp_path) == before
+
+
+def test_a_run_that_failed_at_once_does_not_block_its_correction(student, tmp_path, monkeypatch, quiet):
+    items = [lab_items("chain-2", 2)]
+
+    def failing(*arguments):
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="out of memory"):
+        patched.setattr(evaluation, "answer", failing)
+        run_evaluation(student, items, tmp_path, settings=Settings(max_new_tokens=9), console=quiet)
+    assert (tmp_path / "lab-chain-2" / "configuration.json").is_file()
+    (summary,) = run_evaluation(student, items, tmp_path, settings=Settings(max_new_tokens=8), console=quiet).values()
+    assert summary["configuration"]["sampler"]["max_new_tokens"] == 8
+
+
+def test_the_weights_are_read_once_a_run(student, tmp_path, monkeypatch, quiet):
+    seen = []
+    monkeypatch.setattr(evaluation, "fingerprint", lambda model: seen.append(model) or "f")
+    run_evaluation(
+        student, [lab_items("chain-2", 1), lab_items("choice-2", 1)], tmp_path, settings=Settings(), console=quiet
+    )
+    assert seen == [student.model]
 
 
 def test_nothing_is_measured_if_one_of_the_benchmarks_cannot_be(student, tmp_path):
@@ -179,14 +206,19 @@ def test_nothing_is_measured_if_one_of_the_benchmarks_cannot_be(student, tmp_pat
 
 def test_models_are_loaded_as_what_they_are(student, tmp_path):
     assert load_evaluated(model_path("teacher-weak"), autoregressive=True).stop_ids
-    with pytest.raises(ForkLeftError, match="autoregressive checkpoint: expected a diffusion model"):
+    with pytest.raises(ForkLeftError, match=r"expected a diffusion model.*or evaluate it as it is with --ar"):
         load_evaluated(model_path("teacher-weak"))
+    with pytest.raises(ForkLeftError) as caught:
+        load_evaluated(tmp_path / "nowhere")
+    assert "--ar" not in str(caught.value)
     save_student(student, tmp_path / "saved")
     for folder in (model_path("student-block"), tmp_path / "saved"):
         with pytest.raises(ForkLeftError, match=r"is a diffusion model.*without --ar"):
             load_evaluated(folder, autoregressive=True)
     with pytest.raises(ForkLeftError, match="has no family"):
         load_evaluated(model_path("teacher-weak"), autoregressive=True, family="sdar")
+    with pytest.raises(ForkLeftError, match="has no mask_token"):
+        load_evaluated(model_path("teacher-weak"), autoregressive=True, mask_token="<mask>")
 
 
 def test_an_autoregressive_model_under_both_protocols(tmp_path, quiet):

@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -17,7 +18,10 @@ from forkleft.rollout import generate
 from forkleft.runs import checkpoint
 from forkleft.students import Family, load_student, save_student
 
-Instance = pytest.importorskip("lm_eval.api.instance").Instance
+if os.environ.get("FORKLEFT_NO_SKIPS") == "1":
+    from lm_eval.api.instance import Instance
+else:
+    Instance = pytest.importorskip("lm_eval.api.instance").Instance
 
 QUESTIONS = [
     {"question": "3#7abc", "choices": ["4", "7", "9"], "gold": 1},

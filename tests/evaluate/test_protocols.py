@@ -162,6 +162,8 @@ def test_models_of_the_wrong_kind(teacher):
         check_protocol(tiny_student(FAMILIES[0]), WRITTEN, CHAINS, Settings())
     with pytest.raises(ForkLeftError, match=r"greedily.*temperature or threshold"):
         check_protocol(teacher, WRITTEN, CHAINS, Settings(temperature=0.5, threshold=0.9))
+    with pytest.raises(ForkLeftError, match=r"greedily.*knows no geometry"):
+        check_protocol(teacher, LETTERS, CHOICES, Settings(geometry="canvas"))
     with pytest.raises(ForkLeftError, match="letters in an answer slot, where nothing is sampled"):
         check_protocol(student, LETTERS, CHOICES, Settings(temperature=0.5, samples=2))
     check_protocol(student, LETTERS, CHOICES, Settings(passes=2))
@@ -172,10 +174,43 @@ def test_too_long_for_the_context(teacher):
     for model in (teacher, student):
         with pytest.raises(ForkLeftError, match=r"question q0.*exceed the model's context of 128"):
             answer(model, WRITTEN, tries(CHAINS), Settings(max_new_tokens=127))
+        # Only the last is too long, and that is said before the first is asked.
+        check_protocol(model, WRITTEN, CHAINS, Settings(max_new_tokens=117))
+        with pytest.raises(ForkLeftError, match=r"question q4.*exceed the model's context of 128"):
+            check_protocol(model, WRITTEN, CHAINS, Settings(max_new_tokens=118))
     long = [dataclasses.replace(CHOICES[0], question="1" * 130)]
     for model in (teacher, student):
         with pytest.raises(ForkLeftError, match=r"question q0.*exceed the model's context of 128"):
             answer(model, LETTERS, tries(long), Settings())
+        check_protocol(model, LETTERS, CHOICES, Settings())
+        with pytest.raises(ForkLeftError, match=r"question q0.*exceed the model's context of 128"):
+            check_protocol(model, LETTERS, [*CHOICES, *long], Settings())
+    with pytest.raises(ForkLeftError, match="a canvas of 8 tokens has no room"):
+        check_protocol(student, LETTERS, CHOICES, Settings(geometry="canvas", max_new_tokens=8))
+
+
+def test_a_head_that_cannot_be_read_is_refused_at_the_start():
+    capped = tiny_model(seed=3)
+    capped.config.final_logit_softcapping = 30.0
+    model = Teacher(capped, tokenizer(), stop_ids=[STOP])
+    check_protocol(model, WRITTEN, CHAINS, Settings())
+    with pytest.raises(ForkLeftError, match="changes its logits behind the output head"):
+        check_protocol(model, LETTERS, CHOICES, Settings())
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_letters_without_a_finite_score_are_no_answer(number):
+    for model in (
+        Teacher(tiny_model(seed=3), tokenizer(), stop_ids=[STOP]),
+        tiny_student(FAMILIES[0], tokenizer=tokenizer()),
+    ):
+        # At the start all was well: the first look at the head is behind us.
+        check_protocol(model, LETTERS, CHOICES, Settings())
+        letter = model.tokenizer.get_vocab()["D"]
+        with torch.no_grad():
+            model.model.get_output_embeddings().weight[letter] = number
+        with pytest.raises(ForkLeftError, match=r"question q\d: .*finite"):
+            answer(model, LETTERS, tries(CHOICES[1:2]), Settings())
 
 
 @pytest.mark.parametrize(
@@ -185,7 +220,10 @@ def test_too_long_for_the_context(teacher):
         ({"samples": 4}, "4 times the same response"),
         ({"temperature": -1.0}, "temperature"),
         ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 0.9}, "top_p 0.9 does nothing at temperature 0"),
         ({"batch_size": 0}, "batch_size"),
+        ({"threshold": 1.5}, "threshold is a probability: expected 0 to 1, found 1.5"),
+        ({"geometry": "round"}, "geometry must be one of truncated, canvas, found 'round'"),
     ],
 )
 def test_bad_settings(wrong, told):

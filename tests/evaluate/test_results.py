@@ -1,3 +1,4 @@
+import errno
 import itertools
 import json
 import random
@@ -24,7 +25,10 @@ from forkleft.evaluate.results import (
 from forkleft.evaluate.statistics import clustered_mean, wilson_interval
 
 BENCHMARK = Benchmark("sums", 3, "generated", "lab", PLAIN, "MIT")
-CONFIGURATION = {"benchmark": "sums", "protocol": "generated", "sampler": {"seed": 0, "passes": None}}
+CONFIGURATION = {
+    **{"benchmark": "sums", "protocol": "generated", "model": {"kind": "diffusion"}},
+    "sampler": {"seed": 0, "passes": None},
+}
 ABOUT = {"model": "m", "source": "s"}
 
 
@@ -130,7 +134,7 @@ def test_a_merge_that_was_killed_is_done_again(tmp_path):
 
 
 def test_another_configuration_is_named(tmp_path):
-    ResultFolder(tmp_path, CONFIGURATION)
+    write(ResultFolder(tmp_path, CONFIGURATION), [record("a", True)])
     ResultFolder(tmp_path, CONFIGURATION)
     other = CONFIGURATION | {"sampler": {"seed": 1}, "new": 2}
     with pytest.raises(ForkLeftError) as caught:
@@ -142,6 +146,40 @@ def test_another_configuration_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ForkLeftError, match="cannot keep results"):
         ResultFolder(tmp_path / "file", CONFIGURATION)
+
+
+def test_a_configuration_without_a_whole_record_is_replaced(tmp_path):
+    first = ResultFolder(tmp_path, CONFIGURATION)
+    (tmp_path / "records.part-0.jsonl").write_text('{"id": "a"')
+    other = CONFIGURATION | {"batch_size": 2}
+    second = ResultFolder(tmp_path, other)
+    assert json.loads((tmp_path / "configuration.json").read_text()) == other
+    # The first is still alive; its records do not belong here any more.
+    with pytest.raises(ForkLeftError, match=r"batch_size \(2 there, None now\)"), first.part(1):
+        pass
+    # Whoever has a part open is about to write.
+    with second.part(0), pytest.raises(ForkLeftError, match=r"batch_size \(2 there, None now\)"):
+        ResultFolder(tmp_path, CONFIGURATION)
+    (tmp_path / "configuration.json").write_text("{")
+    write(ResultFolder(tmp_path, CONFIGURATION), [record("a", True)])
+    with pytest.raises(ForkLeftError, match=r"batch_size \(None there, 2 now\)"):
+        ResultFolder(tmp_path, other)
+
+
+def test_only_another_writer_is_taken_for_one(tmp_path, monkeypatch):
+    folder = ResultFolder(tmp_path, CONFIGURATION)
+
+    def no_locks(file, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with pytest.raises(OSError, match="No locks available"), folder.part(0):
+        pass
+
+
+def test_what_is_no_number_is_not_written():
+    with pytest.raises(ValueError, match="JSON compliant"):
+        line_of(record("a", True, log_probs={"A": float("nan")}))
 
 
 def test_figures_of_one_response_an_item():
@@ -201,6 +239,17 @@ def test_what_is_no_result_is_said(tmp_path):
         path.write_text("".join(wrong))
         with pytest.raises(ForkLeftError, match=r"records\.jsonl is damaged: expected 2 whole records"):
             read_results(tmp_path)
-    (tmp_path / "sums" / SUMMARY).write_text('{"results": {}}')
-    with pytest.raises(ForkLeftError, match=r"summary\.json is damaged"):
-        read_results(tmp_path)
+    path.write_text("".join(lines))
+    whole = json.loads((tmp_path / "sums" / SUMMARY).read_text())
+    assert read_results(tmp_path)["sums"].summary == whole
+    for wrong in (
+        {"results": {}},
+        [],
+        whole | {"configuration": None},
+        whole | {"results": whole["results"] | {"items": "2"}},
+        whole | {"results": whole["results"] | {"accuracy": 1.0}},
+        whole | {"configuration": {"benchmark": "sums", "protocol": "generated"}},
+    ):
+        (tmp_path / "sums" / SUMMARY).write_text(json.dumps(wrong))
+        with pytest.raises(ForkLeftError, match=r"summary\.json is damaged"):
+            read_results(tmp_path)

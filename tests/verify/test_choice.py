@@ -25,6 +25,13 @@ from forkleft.verify.choice import choice_answer
         ("Answer：B", "B"),
         ("The answer is A. Answer: B", "B"),
         ("Answer: because C", "C"),
+        ("Answer: a triangle has three sides, so D", "D"),
+        ("Answer: a's square, so D", "D"),
+        ("Answer: (b) as A fails", "B"),
+        ("Answer: **b** as A fails", "B"),
+        ("Answer: 'b', as A fails", "B"),
+        ("Answer: b.\nA fails", "B"),
+        ("A fails. answer: b", "B"),
         # Then a sentence.
         ("The correct answer is C, not D.", "C"),
         ("the answer is: (B) as A fails", "B"),

@@ -30,6 +30,9 @@ HOSTILE = [
     "",
 ]
 
+# Seconds in which a worker has started, even on a busy machine.
+START = 10.0
+
 # Stands in for the worker: what happens to the process depends on the response.
 SCRIPTED = """
 import json, os, sys, time
@@ -84,7 +87,12 @@ def verdicts(replies):
 def test_hostile_answers_are_wrong_and_cost_no_more_than_their_bounds(small_pool):
     requests = [(response, "5") for response in [*ENDLESS, *HOSTILE]]
     mixed = [request for hostile in requests for request in (hostile, (f"{len(hostile[0])}: \\boxed{{5}}", "5"))]
+    # Starts are not what is measured here; that a worker which was ended starts again is.
+    small_pool.judge([(r"\boxed{5}", "5")])
+    begun = time.monotonic()
     assert verdicts(small_pool.judge(mixed)) == [False, True] * len(requests)
+    elapsed = time.monotonic() - begun
+    assert elapsed < len(ENDLESS) * START + len(mixed) * (small_pool.bounds.cpu_seconds + 1)
 
 
 @pytest.mark.parametrize("answer", ["9^{9^{9^{9}}}", "", "}" * 100, "\x00", "\ud800", "x" * (MAX_CHARACTERS + 1)])
