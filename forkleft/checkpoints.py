@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 
 from forkleft.errors import ForkLeftError
+from forkleft.students.shards import remove_stale
 
 MANIFEST = "manifest.json"
 # With an underscore, so that the hub leaves it alone.
@@ -44,9 +45,7 @@ def move_files(staged: Path, final: Path) -> None:
     for path in staged.iterdir():
         _flush(path)
         path.replace(final / path.name)
-    for old in [*final.glob("model*.safetensors"), *final.glob("model*.safetensors.index.json")]:
-        if old.name not in names:
-            old.unlink()
+    remove_stale(final, names)
     staged.rmdir()
 
 

@@ -41,20 +41,18 @@ def _place(options: argparse.Namespace) -> tuple[str, Any]:
     return device, getattr(torch, options.dtype or ("bfloat16" if device.startswith("cuda") else "float32"))
 
 
+def _loading(options: argparse.Namespace) -> dict[str, Any]:
+    """What was said of the model, its device and its precision, as the loaders take it."""
+    device, dtype = _place(options)
+    said = {name: getattr(options, name) for name in ("family", "block_size", "mask_token", "trust_remote_code")}
+    return said | {"device": device, "dtype": dtype}
+
+
 def _load_student(options: argparse.Namespace) -> Any:
     from forkleft.runs import checkpoint
     from forkleft.students import load_student
 
-    device, dtype = _place(options)
-    return load_student(
-        checkpoint(options.model),
-        family=options.family,
-        block_size=options.block_size,
-        mask_token=options.mask_token,
-        dtype=dtype,
-        device=device,
-        trust_remote_code=options.trust_remote_code,
-    )
+    return load_student(checkpoint(options.model), **_loading(options))
 
 
 def train(options: argparse.Namespace) -> None:
@@ -157,17 +155,8 @@ def evaluate(options: argparse.Namespace) -> None:
         raise ForkLeftError(f"{options.data} holds the questions of one benchmark, and {len(chosen)} were named")
     items = [lab_items(one) if one.made else load_benchmark(one, options.data) for one in chosen]
     _hide_loading_bars()
-    device, dtype = _place(options)
     model = load_evaluated(
-        checkpoint(options.model),
-        autoregressive=options.ar,
-        family=options.family,
-        block_size=options.block_size,
-        mask_token=options.mask_token,
-        dtype=dtype,
-        device=device,
-        batch_size=options.batch_size,
-        trust_remote_code=options.trust_remote_code,
+        checkpoint(options.model), autoregressive=options.ar, batch_size=options.batch_size, **_loading(options)
     )
     settings = Settings(
         samples=options.samples,

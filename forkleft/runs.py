@@ -1,6 +1,5 @@
 """Runs behind `forkleft train` and `forkleft answer`: from a recipe to models, data and a trainer."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -202,7 +201,6 @@ def _adapters(recipe: Recipe) -> Any:
         from peft import LoraConfig
     except ImportError as error:
         raise ForkLeftError("adapters need PEFT; install it with: pip install 'forkleft[lora]'") from error
-    logging.getLogger("peft").setLevel(logging.ERROR)
     return LoraConfig(
         r=recipe.lora_rank,
         lora_alpha=recipe.lora_alpha,

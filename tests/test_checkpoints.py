@@ -1,6 +1,6 @@
 import pytest
 
-from forkleft.checkpoints import MANIFEST, check_whole, fault, newest_whole, publish, rotate
+from forkleft.checkpoints import MANIFEST, check_whole, fault, move_files, newest_whole, publish, rotate
 from forkleft.errors import ForkLeftError
 
 
@@ -69,3 +69,15 @@ def test_rotation_keeps_the_newest_and_the_best(tmp_path, limit, keep, left):
         write(tmp_path, step)
     rotate(tmp_path, limit, best=None if keep is None else f"elsewhere/checkpoint-{keep}")
     assert sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*")) == left
+
+
+def test_a_final_model_replaces_the_weights_of_an_older_one_and_nothing_else(tmp_path):
+    staged = tmp_path / "staged"
+    staged.mkdir()
+    (staged / "model.safetensors").write_text("new")
+    stale = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"]
+    for name in [*stale, "model.safetensors", "model_mine.safetensors", "metrics.jsonl"]:
+        (tmp_path / name).write_text("old")
+    move_files(staged, tmp_path)
+    left = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert left == {"model.safetensors": "new", "model_mine.safetensors": "old", "metrics.jsonl": "old"}

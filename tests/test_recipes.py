@@ -36,6 +36,8 @@ def test_values_come_in_the_kind_that_is_wanted(tmp_path):
     recipe, config = read_recipe(path)
     assert (config.learning_rate, config.max_steps, recipe.block_size, recipe.mask_token) == (1e-6, 3, 8, "5")
     assert config.save_strategy == "no"
+    # A word that begins like a truth value is a word.
+    assert read_recipe(path, ["--mask_token", "truest"])[0].mask_token == "truest"
     # The paper's values are the defaults.
     assert (config.rho, config.passes, config.rollout_order) == (0.25, 32, "high_entropy")
 

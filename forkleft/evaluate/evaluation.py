@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import forkleft
-from forkleft.errors import ForkLeftError
+from forkleft.errors import AutoregressiveError, ForkLeftError
 from forkleft.evaluate.benchmarks import BENCHMARKS, DATA_FOLDER, Benchmark, ItemSet, data_at_hand
 from forkleft.evaluate.protocols import Evaluated, Settings, Try, answer, check_protocol
 from forkleft.evaluate.results import SUMMARY, Record, ResultFolder, digest, line_of, read_results, record_of
@@ -123,9 +123,7 @@ def load_evaluated(
             return load_student(
                 path_or_hub_id, **only_diffusion, dtype=dtype, device=device, trust_remote_code=trust_remote_code
             )
-        except ForkLeftError as error:
-            if "autoregressive checkpoint" not in str(error):
-                raise
+        except AutoregressiveError as error:
             raise ForkLeftError(f"{error}; or evaluate it as it is with --ar") from error
     if said := [name for name, value in only_diffusion.items() if value is not None]:
         raise ForkLeftError(f"an autoregressive model has no {' and no '.join(said)}; leave that out")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import AutoregressiveError, ForkLeftError
 from forkleft.students.family import Family
 
 
@@ -60,7 +60,7 @@ def recognise(config: Mapping[str, Any]) -> FamilyRecord:
     kind = config.get("model_type")
     names = ", ".join(RECORDS)
     if kind in _AUTOREGRESSIVE:
-        raise ForkLeftError(
+        raise AutoregressiveError(
             f"model_type {kind!r} is that of an autoregressive checkpoint: expected a diffusion model. Make a student "
             f"of it with `forkleft convert`; if it already is one, say of which family (family=…: {names})"
         )

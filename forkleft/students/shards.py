@@ -6,7 +6,7 @@ Nothing is unpickled and nothing is imported: JSON and safetensors are read, eve
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatch
 from functools import reduce
 from pathlib import Path
@@ -225,17 +225,22 @@ def write_tensors(
     finally:
         for path in partial.values():
             path.unlink(missing_ok=True)
-    # The index first: as long as it is there, it says which files are the weights.
-    old = [folder / _INDEX, *(path for path in folder.iterdir() if _WRITTEN.fullmatch(path.name))]
-    for path in old:
-        if path.name not in partial:
-            path.unlink(missing_ok=True)
+    remove_stale(folder, set(partial))
 
 
 def shown(names: list[str]) -> str:
     """The first of some names, and how many more there are."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def remove_stale(folder: Path, kept: Collection[str]) -> None:
+    """Remove weight files of an older model, cut into other shards, but for the names in `kept`; no other file."""
+    # The index first: as long as it is there, it says which files are the weights.
+    old = [folder / _INDEX, *(path for path in folder.iterdir() if _WRITTEN.fullmatch(path.name))]
+    for path in old:
+        if path.name not in kept:
+            path.unlink(missing_ok=True)
 
 
 def _files_of_tensors(folder: Path) -> dict[str, Path]:

@@ -68,10 +68,10 @@ class Pool:
         Raises ForkLeftError if a worker cannot be started.
         """
         readable = [(readable_part(response), answer) for response, answer in requests]
-        todo = [one for one in dict.fromkeys(readable) if one[0] and len(one[1] or "") <= MAX_CHARACTERS]
+        distinct = [one for one in dict.fromkeys(readable) if one[0] and len(one[1] or "") <= MAX_CHARACTERS]
         with self._lock:
             try:
-                replies = dict(zip(todo, self._judge(todo), strict=True))
+                replies = dict(zip(distinct, self._judge(distinct), strict=True))
             except BaseException:
                 # A reply that nobody waits for any more must not be taken for that of the next item.
                 for worker in list(self._workers):
