@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -64,18 +64,33 @@ def decisive(
         values["student"] = fingerprint(student.model)
     questions = [asdict(example) for example in examples]
     values["questions"] = hashlib.sha256(json.dumps(questions, sort_keys=True).encode()).hexdigest()
-    return json.loads(json.dumps(values, default=str))
+    return json.loads(json.dumps(values, default=_plain))
 
 
 def check_resumable(folder: Path, ours: dict[str, Any]) -> None:
     """Raise ForkLeftError if a checkpoint belongs to another configuration, or has no optimiser state."""
     theirs = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
-    differing = [name for name in ours | theirs if ours.get(name) != theirs.get(name)]
+    differing = list(_differing(theirs, ours))
     if differing:
-        told = "; ".join(f"{name} was {theirs.get(name)!r}, is {ours.get(name)!r}" for name in differing)
+        told = "; ".join(f"{name} was {was!r}, is {now!r}" for name, was, now in differing)
         raise ForkLeftError(f"{folder} belongs to another configuration: {told}; restore these, or start a new run")
     if not list(folder.glob("optimizer*")):
         raise ForkLeftError(
             f"{folder} holds no optimiser state (it was saved with save_only_model), so that the run cannot go on as "
             "it would have; start a new run from its weights"
         )
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no notation for. Sets are sorted: the order of strings in a set is another in every process."""
+    return sorted(value, key=str) if isinstance(value, set | frozenset) else str(value)
+
+
+def _differing(theirs: dict[str, Any], ours: dict[str, Any], within: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Name, old and new value of all that differs; of dictionaries in both, only the differing entries."""
+    for name in ours | theirs:
+        was, now = theirs.get(name), ours.get(name)
+        if isinstance(was, dict) and isinstance(now, dict):
+            yield from _differing(was, now, f"{within}{name}.")
+        elif was != now:
+            yield f"{within}{name}", was, now

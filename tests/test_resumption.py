@@ -1,0 +1,61 @@
+"""What a run is, as a checkpoint keeps it, and what a differing one is told."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from trainer_runs import make_trainer
+
+from forkleft.errors import ForkLeftError
+from forkleft.resumption import RUN_FILE, check_resumable
+
+PRINT_DECISIVE = """
+import json, sys
+from trainer_runs import make_trainer
+print(json.dumps(make_trainer(sys.argv[1], lora=True)._decisive))
+"""
+
+
+def checkpoint(folder, values):
+    folder.mkdir()
+    (folder / RUN_FILE).write_text(json.dumps(values))
+    (folder / "optimizer.pt").touch()
+    return folder
+
+
+def test_the_modules_of_an_adapter_are_the_same_in_every_process(tmp_path):
+    def decisive(hash_seed):
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", PRINT_DECISIVE, str(tmp_path / "run")]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    # With these two seeds the two names stand in different orders in a set.
+    first, second = decisive("0"), decisive("3")
+    assert first["adapters"]["default"]["target_modules"] == ["q_proj", "v_proj"]
+    assert first == second
+
+
+def test_a_differing_entry_is_told_alone(tmp_path):
+    ours = make_trainer(tmp_path / "run", lora=True)._decisive
+    theirs = json.loads(json.dumps(ours))
+    theirs["adapters"]["default"]["r"] = 64
+    folder = checkpoint(tmp_path / "checkpoint-2", theirs)
+    with pytest.raises(ForkLeftError, match=r"another configuration: adapters\.default\.r was 64, is 2; restore these"):
+        check_resumable(folder, ours)
+    theirs = {name: value for name, value in ours.items() if name != "rho"} | {"adapters": {}}
+    folder = checkpoint(tmp_path / "checkpoint-4", theirs)
+    with pytest.raises(ForkLeftError, match=r"rho was None, is 0\.5; adapters\.default was None, is \{"):
+        check_resumable(folder, ours)
+
+
+def test_the_same_run_with_an_optimiser_state_may_go_on(tmp_path):
+    ours = make_trainer(tmp_path / "run")._decisive
+    folder = checkpoint(tmp_path / "checkpoint-2", ours)
+    check_resumable(folder, ours)
+    (folder / "optimizer.pt").unlink()
+    with pytest.raises(ForkLeftError, match="holds no optimiser state"):
+        check_resumable(folder, ours)
