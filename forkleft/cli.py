@@ -120,9 +120,10 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--output", type=Path, metavar="FOLDER", help="for the results; what is there is gone on with"
     )
-    evaluate.add_argument(
-        "--data", type=Path, metavar="FILE", help="the questions, if not in $FORKLEFT_DATA or the hub"
-    )
+    told = "the questions: a file, a folder, or owner/name on the hub (default: $FORKLEFT_DATA, then the hub)"
+    evaluate.add_argument("--data", metavar="SOURCE", help=told)
+    evaluate.add_argument("--subset", metavar="NAME", help="of the data set on the hub")
+    evaluate.add_argument("--split", metavar="NAME", help="of the data set on the hub (default test)")
     evaluate.add_argument("--limit", type=int, metavar="N", help="only the first N items")
     evaluate.add_argument("--samples", type=int, default=1, metavar="K", help="responses an item, for avg@k and pass@k")
     _sampler_arguments(evaluate)

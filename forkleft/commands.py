@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from forkleft.errors import ForkLeftError
@@ -134,13 +135,14 @@ def evaluate(options: argparse.Namespace) -> None:
     """`forkleft eval`."""
     from forkleft.evaluate.benchmarks import BENCHMARKS, load_benchmark
     from forkleft.evaluate.evaluation import list_benchmarks, load_evaluated, run_evaluation
+    from forkleft.evaluate.hub import HubData
     from forkleft.evaluate.protocols import Settings
     from forkleft.lab.benchmarks import LAB_BENCHMARKS, lab_items
     from forkleft.runs import checkpoint
 
     known = BENCHMARKS | LAB_BENCHMARKS
     if options.list:
-        list_benchmarks(known.values())
+        list_benchmarks(known.values(), folder=options.data)
         return
     for name in ("model", "benchmark", "output"):
         if getattr(options, name) is None:
@@ -151,9 +153,14 @@ def evaluate(options: argparse.Namespace) -> None:
             hint = f"did you mean {near[0]}?" if near else "forkleft eval --list names all"
             raise ForkLeftError(f"there is no benchmark {name!r}; {hint}")
     chosen = [known[name] for name in options.benchmark]
-    if options.data is not None and options.data.is_file() and len(chosen) > 1:
-        raise ForkLeftError(f"{options.data} holds the questions of one benchmark, and {len(chosen)} were named")
-    items = [lab_items(one) if one.made else load_benchmark(one, options.data) for one in chosen]
+    source = options.data
+    if source is not None and not Path(source).expanduser().is_dir() and len(chosen) > 1:
+        raise ForkLeftError(f"{source} holds the questions of one benchmark, and {len(chosen)} were named")
+    if options.subset is not None or options.split is not None:
+        if source is None or Path(source).expanduser().exists():
+            raise ForkLeftError("--subset and --split are of a data set of the hub; name it with --data owner/name")
+        source = HubData(source, (options.subset,), options.split or HubData.split)
+    items = [lab_items(one) if one.made else load_benchmark(one, source) for one in chosen]
     _hide_loading_bars()
     model = load_evaluated(
         checkpoint(options.model), autoregressive=options.ar, batch_size=options.batch_size, **_loading(options)

@@ -162,12 +162,36 @@ def test_benchmarks_are_listed_and_results_compared(capsys, tmp_path):
     assert "lab-chain-2" in out and "lab-choice-2" in out
 
 
+def test_questions_from_a_data_set_of_the_hub(capsys, tmp_path, monkeypatch):
+    asked = []
+
+    def load_dataset(*names, split):
+        asked.append((*names, split))
+        return [{"question": "1+1?", "answer": "2"}]
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    words = ("eval", "--model", "lab:student-block", "--benchmark", "gsm8k", "--output", str(tmp_path / "results"))
+    words += ("--max-new-tokens", "16", "--device", "cpu", "--data", "owner/name")
+    code, _, err = run(capsys, *words, "--subset", "sums", "--split", "dev")
+    assert code == 0, err
+    assert run(capsys, *words)[0] == 0
+    assert asked == [("owner/name", "sums", "dev"), ("owner/name", None, "test")]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--benchmark", "gsm8k"], "expected --model"),
         (["--model", "x", "--benchmark", "gsm9k", "--output", "o"], "no benchmark 'gsm9k'; did you mean gsm8k?"),
         (["--model", "x", "--output", "o"], "expected --benchmark"),
+        (
+            ["--model", "x", "--benchmark", "gsm8k", "mmlu", "--output", "o", "--data", "owner/name"],
+            "owner/name holds the questions of one benchmark, and 2 were named",
+        ),
+        (
+            ["--model", "x", "--benchmark", "gsm8k", "--output", "o", "--split", "train"],
+            "--subset and --split are of a data set of the hub; name it with --data owner/name",
+        ),
     ],
 )
 def test_evaluations_that_cannot_be(capsys, words, message):

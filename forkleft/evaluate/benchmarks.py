@@ -21,12 +21,16 @@ from typing import Any, Literal
 
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate import prompts
+from forkleft.evaluate.hub import SOURCES, HubData, hub_rows
 from forkleft.jsonl import read_jsonl
 from forkleft.verify import Kind
 
 Protocol = Literal["generated", "slot"]
 DATA_FOLDER = "FORKLEFT_DATA"
 FIELDS = ("id", "question", "answer", "solution", "choices", "subject", "language", "cluster")
+
+# `owner/name`, and not the name of a file.
+_HUB_ID = re.compile(r"[\w-]+/(?!.*\.(?:jsonl?|gz)$)[\w.-]+")
 
 _log = logging.getLogger(__name__)
 
@@ -44,18 +48,6 @@ class Item:
     subject: str | None = None
     language: str | None = None
     cluster: str | None = None
-
-
-@dataclass(frozen=True)
-class HubData:
-    """A data set of the hub. `columns` gives its name for a field where it differs; `answer_mark` stands before the
-    answer where the answer column holds more than it. Rows without an id are numbered."""
-
-    path: str
-    config: str | None = None
-    split: str = "test"
-    columns: Mapping[str, str] = field(default_factory=dict)
-    answer_mark: str | None = None
 
 
 @dataclass(frozen=True)
@@ -119,50 +111,52 @@ class ItemSet:
         return f"{len(self.items)} items" if self.complete else f"{len(self.items)} of {self.benchmark.items} items"
 
 
-_AIME_COLUMNS = {"question": "problem"}
-
 BENCHMARKS: dict[str, Benchmark] = {
     one.name: one
     for one in (
         Benchmark(
             *("gsm8k", 1319, "generated", "math", prompts.MATH, "MIT"),
             files=("gsm8k_test.jsonl",),
-            hub=HubData("openai/gsm8k", "main", columns={"solution": "answer"}, answer_mark="####"),
+            hub=SOURCES["gsm8k"],
         ),
         Benchmark(
-            *("math500", 500, "generated", "math", prompts.MATH, "MIT"),
+            *("math500", 500, "generated", "math", prompts.MATH, "MIT (disputed)"),
             files=("math500.jsonl",),
-            hub=HubData("HuggingFaceH4/MATH-500", columns={"id": "unique_id", "question": "problem"}),
+            hub=SOURCES["math500"],
         ),
         Benchmark(
             *("aime24", 30, "generated", "math", prompts.MATH, "MIT (compilation)"),
             files=("aime24.jsonl",),
-            hub=HubData("HuggingFaceH4/aime_2024", split="train", columns=_AIME_COLUMNS),
+            hub=SOURCES["aime24"],
         ),
         Benchmark(
             *("aime25", 30, "generated", "math", prompts.MATH, "Apache-2.0 (compilation)"),
             files=("aime25.jsonl",),
-            hub=HubData("math-ai/aime25", columns=_AIME_COLUMNS),
+            hub=SOURCES["aime25"],
         ),
         Benchmark(
             *("livemathbench-hard", 45, "generated", "math", prompts.LIVEMATHBENCH, "CC-BY-4.0"),
             files=("livemathbench_hard.jsonl", "livemathbench_hard_en.jsonl"),
+            hub=SOURCES["livemathbench-hard"],
             templates={"zh": prompts.LIVEMATHBENCH_CHINESE, "cn": prompts.LIVEMATHBENCH_CHINESE},
         ),
         Benchmark(
             *("mt-aime2024", 1650, "generated", "math", prompts.MATH, "MIT (compilation)"),
             max_new_tokens=4096,
             files=("mt_aime2024.jsonl",),
+            hub=SOURCES["mt-aime2024"],
             # 55 translations of 30 questions: mt-aime24-welsh-II-09.
             cluster=r"I{1,2}-\d+$",
         ),
         Benchmark(
-            *("gpqa-diamond", 198, "slot", "choice", prompts.CHOICE, "CC-BY-4.0, not to be put online in plain text"),
+            *("gpqa-diamond", 198, "slot", "choice", prompts.CHOICE, "CC-BY-4.0 (keep offline)"),
             files=("gpqa_diamond.jsonl",),
+            hub=SOURCES["gpqa-diamond"],
         ),
         Benchmark(
             *("mlogiqa", 800, "slot", "choice", prompts.CHOICE, "Apache-2.0"),
             files=("mlogiqa.jsonl", "mlogiqa_en_ko_zh.jsonl"),
+            hub=SOURCES["mlogiqa"],
             # 80 questions in 10 languages: mlogiqa-en-00. English and Chinese share their order; Korean has another in
             # the copy at hand, so that its numbers name other questions. A field `cluster` in the data is better.
             cluster=r"\d+$",
@@ -170,20 +164,22 @@ BENCHMARKS: dict[str, Benchmark] = {
         Benchmark(
             *("ceval", 1346, "slot", "choice", prompts.CHOICE, "CC-BY-NC-SA-4.0"),
             files=("ceval_val.jsonl",),
+            hub=SOURCES["ceval"],
         ),
         Benchmark(
             *("mmlu", 14042, "slot", "choice", prompts.CHOICE, "MIT"),
             files=("mmlu_test.jsonl.gz", "mmlu_test.jsonl"),
-            hub=HubData("cais/mmlu", "all"),
+            hub=SOURCES["mmlu"],
         ),
     )
 }
 
 
 def load_benchmark(benchmark: Benchmark, source: str | Path | HubData | None = None) -> ItemSet:
-    """The items of a benchmark from a file, from a folder with one of its files, or from the hub.
+    """The items of a benchmark from a file, from a folder with one of its files, or from the hub (`owner/name`).
 
-    Without a source: the folder FORKLEFT_DATA, then the hub. Another number of items than the benchmark has is logged
+    Without a source: the folder FORKLEFT_DATA, then the hub. A data set of the hub that is named has our fields, in a
+    split `test`; one with other columns is a `HubData`. Another number of items than the benchmark has is logged
     as a warning and told by `ItemSet.count`. Raises ForkLeftError if there is nothing to read, for lines that are not
     JSON, missing or unusable fields, an answer that is not among the choices, and repeated ids.
     """
@@ -196,15 +192,17 @@ def load_benchmark(benchmark: Benchmark, source: str | Path | HubData | None = N
             )
     if isinstance(source, HubData):
         return item_set(benchmark, _hub_items(benchmark, source), source.path)
-    path = Path(source)
+    path = Path(source).expanduser()
+    if not path.exists() and _HUB_ID.fullmatch(str(source)):
+        return load_benchmark(benchmark, HubData(str(source)))
     if path.is_dir():
         path = _in_folder(benchmark, path) or path / " or ".join(benchmark.files)
     return item_set(benchmark, read_items(path), str(path))
 
 
-def data_at_hand(benchmark: Benchmark) -> Path | None:
-    """The benchmark's file in the folder FORKLEFT_DATA, or None."""
-    folder = os.environ.get(DATA_FOLDER)
+def data_at_hand(benchmark: Benchmark, folder: str | Path | None = None) -> Path | None:
+    """The benchmark's file in a folder, by default FORKLEFT_DATA, or None."""
+    folder = folder or os.environ.get(DATA_FOLDER)
     return _in_folder(benchmark, Path(folder)) if folder else None
 
 
@@ -248,28 +246,13 @@ def _in_folder(benchmark: Benchmark, folder: Path) -> Path | None:
 
 
 def _hub_items(benchmark: Benchmark, hub: HubData) -> list[Item]:
-    from datasets import load_dataset
-
     try:
-        rows = load_dataset(hub.path, hub.config, split=hub.split)
-    except Exception as error:  # no network, no such data set, no permission: each its own class
+        return [_item(where, row) for where, row in hub_rows(hub)]
+    except ForkLeftError as error:
+        files = " or ".join(benchmark.files) or "a file"
         raise ForkLeftError(
-            f"{benchmark.name}: cannot load {hub.path!r} from the hub: {error}; or put "
-            f"{' or '.join(benchmark.files) or 'a file'} into the folder that {DATA_FOLDER} names"
+            f"{benchmark.name}: {error}; or put {files} into the folder that {DATA_FOLDER} names"
         ) from error
-    return [_item(f"{hub.path}, row {number}", _hub_row(number, row, hub)) for number, row in enumerate(rows)]
-
-
-def _hub_row(number: int, row: Mapping[str, Any], hub: HubData) -> dict[str, Any]:
-    ours = dict(row) | {name: row.get(column) for name, column in hub.columns.items()}
-    if ours.get("id") is None:
-        ours["id"] = str(number)
-    answer = ours.get("answer")
-    if hub.answer_mark is not None and isinstance(answer, str):
-        ours["answer"] = answer.rpartition(hub.answer_mark)[2].strip().replace(",", "")
-    elif isinstance(answer, int) and ours.get("choices"):
-        ours["answer"] = prompts.letters_of(ours["choices"])[answer : answer + 1]
-    return ours
 
 
 def _item(where: str, row: Any) -> Item:

@@ -141,11 +141,18 @@ def load_evaluated(
     return teacher
 
 
-def list_benchmarks(benchmarks: Iterable[Benchmark] = BENCHMARKS.values(), console: Console | None = None) -> None:
-    """Print what benchmarks there are: protocol, items, budget, licence, and where the data would come from."""
+def list_benchmarks(
+    benchmarks: Iterable[Benchmark] = BENCHMARKS.values(),
+    console: Console | None = None,
+    folder: str | Path | None = None,
+) -> None:
+    """Print what benchmarks there are: protocol, items, budget, licence, and where the data would come from.
+
+    folder: where data is looked for, instead of in FORKLEFT_DATA.
+    """
     caption = "generated: the model writes; slot: likelihood of the offered letters.\ndata: a file in the folder "
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    table.caption = f"{caption}{DATA_FOLDER}, or the hub"
+    table.caption = f"{caption}{folder or DATA_FOLDER}, or the hub"
     for column in ("benchmark", "protocol"):
         table.add_column(column, no_wrap=True)
     for column in ("items", "budget"):
@@ -153,12 +160,12 @@ def list_benchmarks(benchmarks: Iterable[Benchmark] = BENCHMARKS.values(), conso
     for column in ("licence", "data"):
         table.add_column(column, overflow="fold")
     for one in benchmarks:
-        at_hand = data_at_hand(one)
-        data = (
-            "[green]made here[/]" if one.made else "[red]not at hand[/]" if one.hub is None else f"hub: {one.hub.path}"
-        )
-        if at_hand:
-            data = f"[green]{at_hand.name}[/]"
+        if one.made:
+            data = "[green]made here[/]"
+        elif data_at_hand(one, folder):
+            data = "[green]at hand[/]"
+        else:
+            data = "[red]not at hand[/]" if one.hub is None else f"hub: {one.hub.path}"
         # Nothing is written in a slot, so that there is no budget to tell.
         budget = str(one.max_new_tokens) if one.protocol == "generated" else "–"
         table.add_row(one.name, one.protocol, str(one.items), budget, one.licence, data)

@@ -157,36 +157,31 @@ def test_hub_data_through_datasets(tmp_path, monkeypatch):
         {"question": "1000+1?", "answer": "1001 as <<1000+1>>\n#### 1,001"},
         {"question": "0-1?", "answer": "-1.\n#### -1"},
     )
-    hub = replace(BENCHMARKS["gsm8k"].hub, path=str(tmp_path / "hub"), config=None)
+    hub = replace(BENCHMARKS["gsm8k"].hub, path=str(tmp_path / "hub"), subsets=(None,))
     loaded = load_benchmark(replace(TWO, hub=hub))
     assert [(item.id, item.answer) for item in loaded.items] == [("0", "1001"), ("1", "-1")]
     assert loaded.items[0].solution.startswith("1001 as")
     assert loaded.source == str(tmp_path / "hub")
     with pytest.raises(
-        ForkLeftError, match=r"two: cannot load '.*/none' from the hub: .*put two_all.jsonl or two.jsonl into"
+        ForkLeftError,
+        match=r"two: cannot load .*/none \(split test\) from the hub: .*put two_all.jsonl or two.jsonl into",
     ):
         load_benchmark(TWO, HubData(str(tmp_path / "none")))
 
 
-def test_hub_choices_are_numbered_from_zero(monkeypatch):
+def test_a_name_on_the_hub_is_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     asked = []
-
-    def load_dataset(*arguments, **options):
-        asked.append((arguments, options))
-        return [
-            {"question": "1+1?", "subject": "sums", "choices": ["1", "2", "3", "4"], "answer": number}
-            for number in (1, 0)
-        ]
-
-    monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    loaded = load_benchmark(BENCHMARKS["mmlu"], BENCHMARKS["mmlu"].hub)
-    assert [item.answer for item in loaded.items] == ["B", "A"]
-    assert asked == [(("cais/mmlu", "all"), {"split": "test"})]
-    monkeypatch.setattr(
-        "datasets.load_dataset", lambda *a, **o: [{"question": "?", "choices": ["1", "2"], "answer": 2}]
-    )
-    with pytest.raises(ForkLeftError, match="row 0: expected text in answer"):
-        load_benchmark(BENCHMARKS["mmlu"], BENCHMARKS["mmlu"].hub)
+    monkeypatch.setattr("datasets.load_dataset", lambda *a, **o: asked.append((a, o)) or MATH_ROWS)
+    assert load_benchmark(TWO, "owner/two").source == "owner/two"
+    assert asked == [(("owner/two", None), {"split": "test"})]
+    # A file or a folder of that name counts more, and what is called like a file is one.
+    (tmp_path / "owner").mkdir()
+    write(tmp_path / "owner" / "two", *MATH_ROWS)
+    assert load_benchmark(TWO, "owner/two").items[1].answer == "4"
+    with pytest.raises(ForkLeftError, match=r"owner/none\.jsonl"):
+        load_benchmark(TWO, "owner/none.jsonl")
+    assert len(asked) == 1
 
 
 def test_livemathbench_asks_in_the_language_of_the_question():

@@ -264,7 +264,7 @@ def test_the_list_tells_where_data_is(tmp_path, monkeypatch):
         list_benchmarks(console=Console(file=file, width=200))
     rows = {line.split()[0]: line for line in path.read_text().splitlines() if line.split()[:1]}
     assert set(BENCHMARKS) <= set(rows)
-    assert "aime24.jsonl" in rows["aime24"]
+    assert "at hand" in rows["aime24"]
     assert "hub: openai/gsm8k" in rows["gsm8k"]
-    assert all(part in rows["mt-aime2024"] for part in ("generated", "1650", "4096", "not at hand"))
+    assert all(part in rows["mt-aime2024"] for part in ("generated", "1650", "4096", "hub: amphora/MCLM"))
     assert all(part in rows["mmlu"] for part in ("slot", "14042", "MIT"))
