@@ -2,10 +2,10 @@
 
     forkleft lab accuracy
 
-Two protocols, as for the real benchmarks. On `chain-*` the model writes its answer: a teacher greedily, a student with
-its native sampler, most confident positions first. On `choice-*` the offered letters are compared by their likelihood
-in the answer slot after the assistant prefix `"answer": "`; a student sees masks from the slot to the end of the block,
-as it does when it writes.
+Two protocols, those of the real benchmarks (`evaluate/protocols.py`). On `chain-*` the model writes its answer: a
+teacher greedily, a student with its native sampler, most confident positions first. On `choice-*` the offered letters
+are compared by their likelihood in the answer slot; a student sees masks from the slot to the end of the block, as it
+does when it writes.
 """
 
 import json
@@ -13,22 +13,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from forkleft import prompts
+from forkleft.evaluate.benchmarks import Protocol
+from forkleft.evaluate.protocols import Settings, Try, answer
+from forkleft.lab.benchmarks import item_of, lab_benchmark
 from forkleft.lab.models import LabModel, Tally, load_model
-from forkleft.lab.questions import LETTERS, Question, held_out
-from forkleft.objective.readouts import Reading, prefix_hidden
-from forkleft.rollout import generate
-from forkleft.verify import extract
+from forkleft.lab.questions import Question, held_out
+from forkleft.teacher import Teacher
 
-ANSWER_PREFIX = '"answer": "'
-# Six steps of eight characters, the marked answer and the stop token, and some room to go wrong in.
-MAX_NEW_TOKENS = 64
-_BATCH = 128
+_SETTINGS = Settings(geometry="canvas", batch_size=128)
 
 
 @dataclass(frozen=True)
@@ -62,19 +59,21 @@ class Measurement:
 
 def measure(lab_model: LabModel, items: Sequence[Question]) -> Measurement:
     """What a model does with a set of questions, under the set's protocol."""
-    answer = {
-        ("generated", False): _greedy_records,
-        ("generated", True): _native_records,
-        ("slot", False): _causal_slot_records,
-        ("slot", True): _masked_slot_records,
-    }[protocol_of(items), lab_model.student is not None]
+    model = lab_model.student
+    if model is None:
+        stop_ids = lab_model.model.generation_config.eos_token_id
+        model = Teacher(lab_model.model, lab_model.tokenizer, stop_ids=stop_ids, batch_size=_SETTINGS.batch_size)
+    benchmark = lab_benchmark("lab", protocol_of(items))
     records: list[Record] = []
-    for start in range(0, len(items), _BATCH):
-        records += answer(lab_model, items[start : start + _BATCH])
+    for start in range(0, len(items), _SETTINGS.batch_size):
+        tries = [Try(item_of(question)) for question in items[start : start + _SETTINGS.batch_size]]
+        for one, reply in zip(tries, answer(model, benchmark, tries, _SETTINGS), strict=True):
+            told = (reply.response, reply.extracted, reply.correct, reply.tokens, reply.forwards)
+            records.append(Record(one.item.id, *told))
     return Measurement(tuple(records))
 
 
-def protocol_of(items: Sequence[Question]) -> str:
+def protocol_of(items: Sequence[Question]) -> Protocol:
     """How a set is measured: `generated` answers, or likelihood in the answer `slot`."""
     return "generated" if items[0].choices is None else "slot"
 
@@ -82,60 +81,6 @@ def protocol_of(items: Sequence[Question]) -> str:
 def prompt_ids(lab_model: LabModel, items: Sequence[Question]) -> list[list[int]]:
     """Each question through the chat template."""
     return [prompts.prompt_ids(lab_model.tokenizer, [{"role": "user", "content": item.prompt}]) for item in items]
-
-
-@torch.inference_mode()
-def _greedy_records(lab_model: LabModel, items: Sequence[Question]) -> list[Record]:
-    tokenizer = lab_model.tokenizer
-    batch = tokenizer.pad({"input_ids": prompt_ids(lab_model, items)}, padding_side="left", return_tensors="pt")
-    ids_BT = lab_model.model.generate(**batch, do_sample=False, max_new_tokens=MAX_NEW_TOKENS)
-    written_BT = ids_BT[:, batch["input_ids"].shape[1] :]
-    lengths = (written_BT != tokenizer.pad_token_id).sum(dim=1).tolist()
-    texts = tokenizer.batch_decode(written_BT, skip_special_tokens=True)
-    return [_written(item, text, n, n) for item, text, n in zip(items, texts, lengths, strict=True)]
-
-
-def _native_records(lab_model: LabModel, items: Sequence[Question]) -> list[Record]:
-    trajectories = generate(
-        lab_model.student, prompt_ids(lab_model, items), max_new_tokens=MAX_NEW_TOKENS, batch_size=_BATCH
-    )
-    return [_written(item, t.text, len(t.tokens), t.forwards) for item, t in zip(items, trajectories, strict=True)]
-
-
-@torch.inference_mode()
-def _causal_slot_records(lab_model: LabModel, items: Sequence[Question]) -> list[Record]:
-    prefix = _slot_prefix(lab_model)
-    slots = [prompt + prefix for prompt in prompt_ids(lab_model, items)]
-    batch = lab_model.tokenizer.pad({"input_ids": slots}, padding_side="left", return_tensors="pt")
-    return _letter_records(lab_model, items, lab_model.model(**batch, logits_to_keep=1).logits[:, -1])
-
-
-@torch.no_grad()
-def _masked_slot_records(lab_model: LabModel, items: Sequence[Question]) -> list[Record]:
-    prefix = _slot_prefix(lab_model)
-    # The slot's own token is hidden; any letter holds its place.
-    response = prefix + lab_model.tokenizer.convert_tokens_to_ids([LETTERS[0]])
-    readings = [
-        Reading(item.id, prompt, response, [len(prefix)])
-        for item, prompt in zip(items, prompt_ids(lab_model, items), strict=True)
-    ]
-    hidden_BW = prefix_hidden(lab_model.student, readings, budget=MAX_NEW_TOKENS, geometry="canvas")
-    return _letter_records(lab_model, items, lab_model.student.logits(hidden_BW))
-
-
-def _slot_prefix(lab_model: LabModel) -> list[int]:
-    return lab_model.tokenizer.encode(ANSWER_PREFIX, add_special_tokens=False)
-
-
-def _written(item: Question, text: str, tokens: int, forwards: int) -> Record:
-    answer = extract(text, "lab")
-    return Record(item.id, text, answer, answer == item.answer, tokens, forwards)
-
-
-def _letter_records(lab_model: LabModel, items: Sequence[Question], logits_BV: torch.Tensor) -> list[Record]:
-    letter_ids = lab_model.tokenizer.convert_tokens_to_ids(list(LETTERS))
-    letters = [LETTERS[place] for place in logits_BV[:, letter_ids].argmax(dim=-1).tolist()]
-    return [Record(item.id, None, a, a == item.answer, 1, 1) for item, a in zip(items, letters, strict=True)]
 
 
 def print_accuracy(

@@ -1,20 +1,21 @@
 """The lab's held-out sets as benchmarks: `lab-chain-2` … `lab-chain-6`, `lab-choice-2` … `lab-choice-6`."""
 
-from forkleft.evaluate.benchmarks import Benchmark, Item, ItemSet, item_set
+from forkleft.evaluate.benchmarks import Benchmark, Item, ItemSet, Protocol, item_set
 from forkleft.evaluate.prompts import PLAIN
-from forkleft.lab.accuracy import MAX_NEW_TOKENS
-from forkleft.lab.questions import HELD_OUT_COUNT, HELD_OUT_SETS, held_out
+from forkleft.lab.questions import HELD_OUT_COUNT, HELD_OUT_SETS, Question, held_out
 
+# Six steps of eight characters, the marked answer and the stop token, and some room to go wrong in.
+MAX_NEW_TOKENS = 64
 _PREFIX = "lab-"
 
 
-def _benchmark(name: str) -> Benchmark:
-    protocol, kind = ("generated", "lab") if name.startswith("chain") else ("slot", "choice")
+def lab_benchmark(name: str, protocol: Protocol) -> Benchmark:
+    """How questions of the lab are asked and judged."""
     return Benchmark(
-        f"{_PREFIX}{name}",
+        name,
         HELD_OUT_COUNT,
         protocol,
-        kind,
+        "lab" if protocol == "generated" else "choice",
         PLAIN,
         "Apache-2.0",
         max_new_tokens=MAX_NEW_TOKENS,
@@ -22,11 +23,18 @@ def _benchmark(name: str) -> Benchmark:
     )
 
 
-LAB_BENCHMARKS = {benchmark.name: benchmark for benchmark in map(_benchmark, HELD_OUT_SETS)}
+LAB_BENCHMARKS = {
+    f"{_PREFIX}{name}": lab_benchmark(f"{_PREFIX}{name}", "generated" if name.startswith("chain") else "slot")
+    for name in HELD_OUT_SETS
+}
+
+
+def item_of(question: Question) -> Item:
+    """A question of the lab as the item of a benchmark."""
+    return Item(question.id, question.question, question.answer, question.solution, question.choices)
 
 
 def lab_items(benchmark: Benchmark, count: int = HELD_OUT_COUNT) -> ItemSet:
     """The items of one of the lab's benchmarks."""
     name = benchmark.name.removeprefix(_PREFIX)
-    items = [Item(q.id, q.question, q.answer, q.solution, q.choices) for q in held_out(name, count)]
-    return item_set(benchmark, items, f"lab:{name}")
+    return item_set(benchmark, map(item_of, held_out(name, count)), f"lab:{name}")

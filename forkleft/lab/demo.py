@@ -16,7 +16,8 @@ from rich.table import Table
 from forkleft.config import ForkLeftConfig
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.statistics import mcnemar, paired_gain
-from forkleft.lab.accuracy import MAX_NEW_TOKENS, Measurement, measure
+from forkleft.lab.accuracy import Measurement, measure
+from forkleft.lab.benchmarks import MAX_NEW_TOKENS
 from forkleft.lab.models import STUDENTS, TEACHERS, LabModel, load_model
 from forkleft.lab.questions import held_out, training_stream
 from forkleft.report.curves import draw_curves

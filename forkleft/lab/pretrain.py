@@ -23,7 +23,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from forkleft.errors import ForkLeftError
-from forkleft.lab.accuracy import MAX_NEW_TOKENS, measure
+from forkleft.lab.accuracy import measure
+from forkleft.lab.benchmarks import MAX_NEW_TOKENS
 from forkleft.lab.models import LAB_VERSION, Card, LabModel, lab_student, save_model
 from forkleft.lab.questions import EQUAL_SHARES, HELD_OUT_SETS, Question, check_shares, held_out, training_stream
 from forkleft.lab.tokenizer import END_OF_TEXT, END_OF_TURN, build_tokenizer

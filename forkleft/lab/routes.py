@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from forkleft.errors import ForkLeftError
-from forkleft.lab.accuracy import MAX_NEW_TOKENS, measure, prompt_ids
+from forkleft.lab.accuracy import measure, prompt_ids
+from forkleft.lab.benchmarks import MAX_NEW_TOKENS
 from forkleft.lab.models import STUDENTS, TEACHERS, LabModel, load_model
 from forkleft.lab.questions import Question, held_out
 from forkleft.objective.routes import Route, route_of

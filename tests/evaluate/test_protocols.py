@@ -14,9 +14,6 @@ from forkleft.errors import ForkLeftError
 from forkleft.evaluate.benchmarks import Benchmark, Item
 from forkleft.evaluate.prompts import PLAIN
 from forkleft.evaluate.protocols import Settings, Try, answer, check_protocol, letter_ids
-from forkleft.lab.accuracy import measure
-from forkleft.lab.models import load_model
-from forkleft.lab.questions import held_out
 from forkleft.prompts import prompt_ids
 from forkleft.teacher import Teacher
 from forkleft.verify import verify
@@ -125,20 +122,6 @@ def test_written_choices_are_judged_by_the_letters_offered(teacher):
     item = Item("q", "a", "E", choices=tuple("12345"))
     reply = answer(teacher, benchmark, [Try(item)], Settings(max_new_tokens=4))[0]
     assert reply.correct == verify(reply.response, "E", "choice", letters="ABCDE")
-
-
-@pytest.mark.parametrize("name", ["student-block", "student-shifted", "teacher-weak"])
-@pytest.mark.parametrize("set_name", ["chain-2", "choice-2"])
-def test_the_lab_is_measured_as_by_its_own_protocols(name, set_name):
-    lab, questions = load_model(name), held_out(set_name, 12)
-    protocol, kind = ("generated", "lab") if set_name.startswith("chain") else ("slot", "choice")
-    benchmark = Benchmark(set_name, 12, protocol, kind, PLAIN, "Apache-2.0", max_new_tokens=64)
-    items = [Item(q.id, q.question, q.answer, q.solution, q.choices) for q in questions]
-    model = lab.student or Teacher(lab.model, lab.tokenizer, stop_ids=lab.model.generation_config.eos_token_id)
-    replies = answer(model, benchmark, tries(items), Settings(geometry="canvas"))
-    for reply, record in zip(replies, measure(lab, questions).records, strict=True):
-        assert (reply.response, reply.extracted, reply.correct) == (record.response, record.answer, record.correct)
-        assert (reply.tokens, reply.forwards) == (record.tokens, record.forwards)
 
 
 def test_letters_must_be_single_tokens():
