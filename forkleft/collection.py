@@ -102,7 +102,7 @@ class Collector:
         with clock.phase("verify"):
             expected = [example.answer for example in examples]
             written = [trajectory.text for trajectory in trajectories]
-            student_right = verify_batch(written, expected, config.verifier)
+            student_right = verify_batch(written, expected, config.verifier, letters=config.letters)
             teacher_right = self._teacher_verdicts([answer.text for answer in answers], expected)
         references = [self._reference(one, answer) for one, answer in zip(examples, answers, strict=True)]
         lessons = []
@@ -123,7 +123,12 @@ class Collector:
     def _teacher_verdicts(self, texts: list[str], expected: list[str]) -> list[bool]:
         pairs = list(zip(texts, expected, strict=True))
         new = list(dict.fromkeys(pair for pair in pairs if pair not in self._teacher_right))
-        verdicts = verify_batch([text for text, _ in new], [answer for _, answer in new], self.config.verifier)
+        verdicts = verify_batch(
+            [text for text, _ in new],
+            [answer for _, answer in new],
+            self.config.verifier,
+            letters=self.config.letters,
+        )
         self._teacher_right |= zip(new, verdicts, strict=True)
         return [self._teacher_right[pair] for pair in pairs]
 

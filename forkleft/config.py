@@ -10,7 +10,7 @@ from transformers import TrainingArguments
 from forkleft.errors import ForkLeftError
 from forkleft.objective.lessons import ObjectiveSettings
 from forkleft.rollout.orders import ORDERS
-from forkleft.verify import KINDS
+from forkleft.verify import LETTERS, check_kind
 
 
 def _option(default: Any, text: str) -> Any:
@@ -42,6 +42,7 @@ class ForkLeftConfig(TrainingArguments):
 
     # Supervision.
     verifier: str = _option("math", "How answers are checked: math, choice or lab.")
+    letters: str = _option(LETTERS, "What the verifier choice may find chosen: the letters that the questions offer.")
     supervision: str = _option(
         "routed",
         "routed: by the two verdicts (the method). opd, sft, sft+opd, mix: every question alike, for comparison.",
@@ -102,8 +103,8 @@ class ForkLeftConfig(TrainingArguments):
         if self.data_seed is None:
             self.data_seed = self.seed
         self.objective_settings()
+        check_kind(self.verifier, self.letters)
         choices = {
-            "verifier": KINDS,
             "rollout_order": tuple(ORDERS),
             "long_prompts": ("refuse", "skip"),
             "train_sampling_strategy": ("random", "sequential"),

@@ -13,7 +13,7 @@ from typing import Any
 
 from forkleft.errors import ForkLeftError
 from forkleft.prompts import Message
-from forkleft.verify import Kind, verify_batch
+from forkleft.verify import LETTERS, Kind, verify_batch
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,12 @@ class Example:
 
 
 def read_examples(
-    rows: Iterable[Mapping[str, Any]], *, prompt_template: str, reference_template: str, verifier: Kind
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    prompt_template: str,
+    reference_template: str,
+    verifier: Kind,
+    letters: str = LETTERS,
 ) -> list[Example]:
     """The examples of a data set, in its order.
 
@@ -50,7 +55,7 @@ def read_examples(
                 "an id must name one question"
             )
     solved = [example for example in examples if example.reference is not None]
-    right = verify_batch([one.reference for one in solved], [one.answer for one in solved], verifier)
+    right = verify_batch([one.reference for one in solved], [one.answer for one in solved], verifier, letters=letters)
     unmarked = {id(one) for one, good in zip(solved, right, strict=True) if not good}
     return [_marked(one, reference_template) if id(one) in unmarked else one for one in examples]
 

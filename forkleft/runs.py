@@ -73,6 +73,7 @@ def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
         prompt_template=config.prompt_template,
         reference_template=config.reference_template,
         verifier=config.verifier,
+        letters=config.letters,
     )
     mine = examples[state.process_index :: state.num_processes]
     cache = AnswerCache(config.answer_file)
@@ -82,7 +83,8 @@ def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
         asked = [example.messages for example in mine[start : start + _ASKED_AT_ONCE]]
         found = cached_answers(answerer, cache, asked, max_new_tokens=config.teacher_max_new_tokens)
         texts += [one.text for one in found]
-    right = sum(verify_batch(texts, [example.answer for example in mine], config.verifier))
+    expected = [example.answer for example in mine]
+    right = sum(verify_batch(texts, expected, config.verifier, letters=config.letters))
     console.print(
         f"{len(mine)} questions, {right} answered right ({right / len(mine):.1%}); {len(cache) - known} new answers in "
         f"{cache.path}",

@@ -119,6 +119,7 @@ class ForkLeftTrainer(SavingTrainer):
             prompt_template=args.prompt_template,
             reference_template=args.reference_template,
             verifier=args.verifier,
+            letters=args.letters,
         )
         return check_examples(self.student, self.teacher, examples, args)
 
@@ -288,7 +289,8 @@ class ForkLeftTrainer(SavingTrainer):
             batch_size=self.args.rollout_batch_size,
         )
         written = self._written(write)
-        right = verify_batch([t.text for t in written], [one.answer for one in mine], self.args.verifier)
+        expected = [one.answer for one in mine]
+        right = verify_batch([t.text for t in written], expected, self.args.verifier, letters=self.args.letters)
         right = gather_object(right)
         metrics = {f"{metric_key_prefix}_accuracy": sum(right) / len(right), f"{metric_key_prefix}_count": len(right)}
         self.log(dict(metrics))

@@ -36,6 +36,13 @@ def test_a_solution_gets_the_form_that_the_verifier_needs():
     assert bare.reference == "so 2 #2"
 
 
+def test_a_choice_is_among_the_letters_offered():
+    rows = [{"question": "a", "answer": "F", "solution": "answer: F"}]
+    assert read(rows, verifier="choice", letters="ABCDEFGHIJ")[0].reference == "answer: F"
+    with pytest.raises(ForkLeftError, match=r"expected one of the letters ABCD as the right choice, found 'F'"):
+        read(rows, verifier="choice")
+
+
 def test_templates_are_full_of_braces():
     assert fill(r"\boxed{} {question} \boxed{{answer}}", {"question": "{answer}", "answer": r"\frac{1}{2}"}) == (
         r"\boxed{} {answer} \boxed{\frac{1}{2}}"

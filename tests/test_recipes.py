@@ -61,7 +61,7 @@ def test_the_command_line_wins(tmp_path):
         ("max_steps: 1.5\n", [], "max_steps: expected a number, found 1.5"),
         ("bf16: maybe\n", [], "bf16: expected true or false, found 'maybe'"),
         ("rollout_order: best\n", [], "rollout_order must be one of high_entropy, .*found 'best'"),
-        ("verifier: judge\n", [], "verifier must be one of .*found 'judge'"),
+        ("verifier: judge\n", [], "unknown verifier kind 'judge'; there are math"),
         ("", ["stray"], "expected an option such as --learning_rate, found 'stray'"),
         ("", ["--rho", "[1"], "--rho: '\\[1' is no YAML value"),
         ("save_strategy: often\n", [], "often is not a valid"),

@@ -45,7 +45,7 @@ SETTINGS = {
 def scripted_verdicts(student_right, teacher_right):
     """A verifier whose verdicts follow the answers: random models are never right."""
 
-    def verify_batch(responses, answers, kind):
+    def verify_batch(responses, answers, kind, *, letters):
         verify_batch.calls += 1
         right = student_right if verify_batch.calls % 2 else teacher_right
         return [right(answer) for answer in answers]

@@ -137,6 +137,11 @@ class Teacher:
         ids_BT = torch.tensor([[self.stop_ids[0], self.stop_ids[0]]], device=self.model.device)
         logits_V = self.model(input_ids=ids_BT, use_cache=False).logits[0, -1].float()
         hidden_E = self.model.base_model(input_ids=ids_BT, use_cache=False)[0][0, -1]
+        if not logits_V.isfinite().all():
+            raise ForkLeftError(
+                f"the logits of the teacher ({type(self.model).__name__}) are not finite; its weights are damaged, or "
+                "overflow in this dtype: try float32 or another checkpoint"
+            )
         weight_VE = self.head_weight
         own_V = (hidden_E.to(weight_VE.device, weight_VE.dtype) @ weight_VE.T).float().to(logits_V.device)
         return bool((own_V - logits_V).abs().max() <= 2e-2 * logits_V.abs().max())

@@ -47,7 +47,7 @@ def judge_batch(
     An item's judgement depends on nothing but the item. Raises ForkLeftError for an unknown kind, for unequal numbers
     of responses and answers, and for an expected choice that is not among `letters`.
     """
-    _check(kind, letters)
+    check_kind(kind, letters)
     if len(responses) != len(answers):
         raise ForkLeftError(f"expected an answer for each response, found {len(responses)} and {len(answers)}")
     if kind == "math":
@@ -64,13 +64,14 @@ def judge_batch(
 
 def extract(response: str, kind: Kind = "math", *, letters: str = LETTERS) -> str | None:
     """The final answer written in `response`, or None if there is none."""
-    _check(kind, letters)
+    check_kind(kind, letters)
     if kind == "math":
         return shared_pool().judge([(response, None)])[0][1]
     return choice_answer(response, letters) if kind == "choice" else lab_answer(response)
 
 
-def _check(kind: str, letters: str) -> None:
+def check_kind(kind: str, letters: str = LETTERS) -> None:
+    """Raise ForkLeftError for a kind that does not exist, and for letters that cannot be offered."""
     if kind not in KINDS:
         raise ForkLeftError(f"unknown verifier kind {kind!r}; there are {', '.join(KINDS)}")
     if not re.fullmatch("[A-Z]+", letters):

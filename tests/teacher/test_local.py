@@ -87,6 +87,14 @@ def test_identity_follows_weights_and_stop_ids():
     assert Teacher(loaded.model, loaded.tokenizer, stop_ids=[1]).identity != one.identity
 
 
+def test_damaged_weights_are_told_as_such():
+    teacher = Teacher(tiny_model(), None, stop_ids=[STOP])
+    with torch.no_grad():
+        teacher.model.model.norm.weight.fill_(float("nan"))
+    with pytest.raises(ForkLeftError, match=r"logits of the teacher .* are not finite"):
+        teacher.hidden([Asked([1], [2, 3], [1])])
+
+
 def test_logits_that_are_more_than_a_product_are_refused():
     teacher = Teacher(tiny_model(), None, stop_ids=[STOP])
     teacher.model.lm_head.register_forward_hook(lambda module, inputs, out: 30 * torch.tanh(out / 3))
