@@ -5,8 +5,8 @@ The last match of the first of these that occurs: `\boxed{C}`; `answer: C`, also
 enough to take it in lower case too, and so does a colon if the letter is quoted, in brackets or at the end of the line.
 Otherwise a lower-case one is rather a word, as in "Answer: a triangle" or "the answer is a prime".
 
-This departs from the scorer of OPDLM, which takes any letter, whether offered or not, needs no boundary behind it, so
-that a word's first letter may count, and takes lower case behind "answer is" too.
+This departs from the scorer of OPDLM, which needs no boundary behind a letter in a box or behind a colon, so that the
+first letter of a word may count ("Answer: because"), and takes lower case behind "answer is" too ("the answer is a").
 """
 
 import functools
