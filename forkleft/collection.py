@@ -137,15 +137,17 @@ class Collector:
 
         Objectives that teach every question from a reference take the teacher's answer where there is no solution.
         """
-        text = example.reference
+        text, whole = example.reference, True
         if text is None and self.settings.supervision != "routed":
-            text = answer.text
+            # An answer that was cut by the teacher's budget does not teach to stop there.
+            text, whole = answer.text, answer.stopped
         if text is None:
             return None, False
-        stop_id = next(i for i in self.student.vocabulary.stop_ids if i in self.student.vocabulary.valid)
-        ids = [*self.student.tokenizer.encode(text, add_special_tokens=False), stop_id]
+        ids = self.student.tokenizer.encode(text, add_special_tokens=False)
+        if whole:
+            ids.append(next(i for i in self.student.vocabulary.stop_ids if i in self.student.vocabulary.valid))
         budget = self.config.max_new_tokens
-        return ids[:budget], len(ids) > budget
+        return ids[:budget], not whole or len(ids) > budget
 
     def _taught(self, examples: Sequence[Example], lessons: list[Lesson]) -> list[Lesson]:
         """The lessons with the teacher's hidden states where it is asked, under its own prompt."""

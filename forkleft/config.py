@@ -19,7 +19,8 @@ def _option(default: Any, text: str) -> Any:
 
 @dataclass
 class ForkLeftConfig(TrainingArguments):
-    """How ForkLeft trains. The values of the paper are the defaults; `docs/method.md` explains the symbols.
+    """How ForkLeft trains. What the paper gives is the default, the rest is the design's; `docs/method.md` explains the
+    symbols.
 
     Everything of `transformers.TrainingArguments` works as usual; where a default differs from Transformers' own, it is
     listed here too.
@@ -95,7 +96,8 @@ class ForkLeftConfig(TrainingArguments):
 
     def __post_init__(self) -> None:
         """Check what the method needs, then what Transformers does."""
-        if self.load_best_model_at_end and self.metric_for_best_model is None:
+        chosen_by_metric = self.load_best_model_at_end or self.lr_scheduler_type == "reduce_lr_on_plateau"
+        if chosen_by_metric and self.metric_for_best_model is None:
             self.metric_for_best_model = "accuracy"
         if self.bf16 is None:
             self.bf16 = not self.use_cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported()

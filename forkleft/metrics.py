@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forkleft.errors import ForkLeftError
 from forkleft.objective.routes import Route
 from forkleft.objective.update import Record
 
@@ -70,8 +71,13 @@ class StepFile:
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row, which has a `step`."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise ForkLeftError(
+                f"cannot write to {self.path}: {error.strerror}; make room, and resume from the newest checkpoint"
+            ) from error
 
     def flush(self) -> None:
         """Have the rows on disk before a checkpoint is that relies on them."""

@@ -7,14 +7,17 @@ written to the output folder itself.
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import CommitInfo, upload_folder
 from safetensors import SafetensorError
 from transformers import Trainer
+from transformers.trainer_utils import HubStrategy
+from transformers.utils import PushInProgress
 
 from forkleft import checkpoints
 from forkleft.errors import ForkLeftError
@@ -23,6 +26,12 @@ from forkleft.resumption import RUN_FILE, check_resumable
 
 # What saving raises where the disk is full or a file cannot be written.
 _WRITE_ERRORS = (OSError, SafetensorError, RuntimeError)
+# What an upload of the model leaves out: the state to resume from, and questions and answers, which may not be ours to
+# publish.
+_NOT_THE_MODEL = (
+    *("_*", "checkpoint-*", "optimizer*", "scheduler*", "scaler*", "rng_state*", "pytorch_model_fsdp*"),
+    *("trainer_state.json", "traces.jsonl", RUN_FILE, checkpoints.MANIFEST),
+)
 
 
 class SavingTrainer(Trainer):
@@ -50,6 +59,11 @@ class SavingTrainer(Trainer):
             newest = resume_from_checkpoint is True or resume_from_checkpoint == "true"
             folder = checkpoints.newest_whole(output) if newest else Path(resume_from_checkpoint)
             checkpoints.check_whole(folder)
+            if folder.resolve().parent != output.resolve():
+                raise ForkLeftError(
+                    f"{folder} is not of the run in {output}: a run goes on in its own folder, with its metrics and "
+                    "its other checkpoints; set output_dir to that, or start a new run from these weights"
+                )
             check_resumable(folder, decisive)
             resume_from_checkpoint = str(folder)
             step = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]
@@ -67,8 +81,18 @@ class SavingTrainer(Trainer):
             self.metrics_file.begin(step)
             if self.args.trace_steps:
                 self.traces_file.begin(step)
-        result = super().train(resume_from_checkpoint or None, **settings)
-        self._save_final()
+        first_evaluation = self.args.eval_on_start
+        # The run was evaluated when it started; that it goes on is no other start.
+        self.args.eval_on_start = first_evaluation and step == 0
+        try:
+            result = super().train(resume_from_checkpoint or None, **settings)
+        finally:
+            self.args.eval_on_start = first_evaluation
+        if self.args.push_to_hub:
+            self.push_to_hub(commit_message="Model save")
+        else:
+            self.save_model(_internal_call=True)
+            self.create_model_card()
         return result
 
     def _maybe_log_save_evaluate(self, *state: Any, **settings: Any) -> None:
@@ -98,10 +122,13 @@ class SavingTrainer(Trainer):
                 self.metrics_file.flush()
                 checkpoints.publish(staging / name, output / name)
             staging.rmdir()
+            if self.args.push_to_hub and self.args.save_total_limit:
+                # A checkpoint is not removed while it is read.
+                self._finish_current_push()
             checkpoints.rotate(output, self.args.save_total_limit, best=self.state.best_model_checkpoint)
         self.accelerator.wait_for_everyone()
         if self.args.push_to_hub:
-            super()._push_from_checkpoint(str(output / name))
+            self._upload_checkpoint(output / name)
 
     @contextmanager
     def _staged(self, staging: Path) -> Iterator[None]:
@@ -112,22 +139,25 @@ class SavingTrainer(Trainer):
         except _WRITE_ERRORS as error:
             # What is half written would keep the disk full.
             shutil.rmtree(staging, ignore_errors=True)
-            whole = [folder.name for folder in checkpoints.steps(staging.parent).values()]
-            kept = f"{whole[-1]} is whole: make room, and resume from it" if whole else "make room, and start again"
+            found = reversed(checkpoints.steps(staging.parent).values())
+            whole = next((folder.name for folder in found if checkpoints.fault(folder) is None), None)
+            kept = f"{whole} is whole: make room, and resume from it" if whole else "make room, and start again"
             raise ForkLeftError(f"could not save to {staging.parent} ({error}); {kept}") from error
         finally:
             self._saving_to = None
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Upload a checkpoint once it has its name; what is staged may move while it is read."""
 
     def _load_best_model(self) -> None:
         checkpoints.check_whole(Path(self.state.best_model_checkpoint))
         super()._load_best_model()
 
-    def _save_final(self) -> None:
-        """The model and its card in output_dir itself, all or nothing of each file."""
+    # The final model.
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As in Transformers; in the folder of the run the model is in the format it came from, all or nothing."""
         output = Path(self.args.output_dir)
+        if output_dir is not None and Path(output_dir) != output:
+            super().save_model(output_dir, _internal_call)
+            return
         staging = output / checkpoints.STAGING
         if self.is_fsdp_enabled:
             self.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
@@ -136,6 +166,77 @@ class SavingTrainer(Trainer):
             if self.is_world_process_zero():
                 checkpoints.move_files(staging, output)
         self.accelerator.wait_for_everyone()
-        self.create_model_card()
-        if self.args.push_to_hub:
-            self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub(commit_message="Model save")
+
+    # Uploads. Transformers' own would write the model in another format over the final one, from files that are staged,
+    # and publish the questions and answers that lie beside it.
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        **settings: Any,
+    ) -> CommitInfo | None:
+        """Save the model, write its card (`settings` are for that), and upload both."""
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token)
+        self.save_model(_internal_call=True)
+        self.create_model_card(**settings)
+        if not self.is_world_process_zero():
+            return None
+        self._finish_current_push()
+        return self._upload(
+            Path(self.args.output_dir),
+            commit_message,
+            leave_out=[*_NOT_THE_MODEL, self.args.answer_file.name],
+            run_as_future=not blocking,
+            token=token,
+            revision=revision,
+            # Weights that were uploaded on the way and are cut into other files now.
+            delete_patterns=["*.safetensors", "*.safetensors.index.json"],
+        )
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Nothing yet: when Transformers calls this, the checkpoint is staged and has not its name."""
+
+    def _upload_checkpoint(self, folder: Path) -> None:
+        """The model of a checkpoint, and if the strategy is to, the checkpoint itself, in the background."""
+        strategy, running = self.args.hub_strategy, self.push_in_progress
+        if not self.is_world_process_zero() or strategy == HubStrategy.END:
+            return
+        if not self.args.hub_always_push and running is not None and not running.is_done():
+            return
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        told = f"Training in progress, step {self.state.global_step}"
+        jobs = [self._upload(folder, told, leave_out=_NOT_THE_MODEL, run_as_future=True)]
+        if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+            place = "last-checkpoint" if strategy == HubStrategy.CHECKPOINT else folder.name
+            jobs.append(self._upload(folder, f"{told}, checkpoint", path_in_repo=place, run_as_future=True))
+        if running is None or running.is_done():
+            self.push_in_progress = PushInProgress(jobs)
+        else:
+            running.jobs.extend(jobs)
+
+    def _upload(
+        self,
+        folder: Path,
+        message: str | None,
+        *,
+        leave_out: Sequence[str] = (),
+        token: str | None = None,
+        revision: str | None = None,
+        **settings: Any,
+    ) -> Any:
+        return upload_folder(
+            repo_id=self.hub_model_id,
+            folder_path=str(folder),
+            commit_message=message,
+            ignore_patterns=list(leave_out),
+            token=token or self.args.hub_token,
+            revision=revision or self.args.hub_revision,
+            **settings,
+        )

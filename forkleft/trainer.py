@@ -109,7 +109,9 @@ class ForkLeftTrainer(SavingTrainer):
         self.loss_is_scaled_for_ga = True
         cache = AnswerCache(args.answer_file)
         self.collector = Collector(student, teacher, answerer or teacher, cache, args)
+        # Of the questions since the last log line, and how many of them are of the current update.
         self._observed: list[Observation] = []
+        self._before_update = 0
         self._clock = Clock()
         self._retained = 0
 
@@ -152,6 +154,7 @@ class ForkLeftTrainer(SavingTrainer):
         All of it at once, since the student does not change within an update and writes faster in larger batches.
         """
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._before_update = len(self._observed)
         examples, update = [example for batch in batches for example in batch], self.state.global_step
         with self._clock.phase("rollout"):
             trajectories = self._written(partial(self.collector.write, examples, update=update))
@@ -212,10 +215,11 @@ class ForkLeftTrainer(SavingTrainer):
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> float | None:
         norm = super()._get_grad_norm(model, grad_norm)
         if norm is not None and not math.isfinite(norm):
-            names = ", ".join(one.record.id for one in self._observed if one.record.retained)
+            records = [one.record for one in self._observed[self._before_update :]]
+            names = ", ".join(f"{record.id} ({record.route})" for record in records if record.retained)
             raise ForkLeftError(
-                f"update {self.state.global_step + 1}: the gradient is not finite (questions {names:.200}); lower the "
-                "learning rate, or train in higher precision. Nothing was changed by this update"
+                f"update {self.state.global_step + 1}: the gradient is not finite; lower the learning rate, or train "
+                f"in higher precision. Nothing was changed by this update, whose questions are {names:.500}"
             )
         return norm
 
@@ -278,7 +282,7 @@ class ForkLeftTrainer(SavingTrainer):
             for name, rows in given.items():
                 metrics |= self.evaluate(rows, ignore_keys, f"{metric_key_prefix}_{name}")
             return metrics
-        examples = given if isinstance(given[0], Example) else self._examples(given, self.args)
+        examples = given if len(given) and isinstance(given[0], Example) else self._examples(given, self.args)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         mine = examples[rank::world]
         write = partial(
@@ -309,11 +313,27 @@ class ForkLeftTrainer(SavingTrainer):
 
     # What is saved.
 
-    def create_model_card(self, **settings: Any) -> None:
-        """Write README.md beside the weights: what was trained on what, how, and how to generate with it."""
-        if self.is_world_process_zero():
-            page = model_card(self.student, self.teacher, self.args, len(self.train_dataset), self.state)
-            (Path(self.args.output_dir) / "README.md").write_text(page, encoding="utf-8")
+    def create_model_card(
+        self,
+        language: str | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        finetuned_from: str | None = None,
+        dataset: str | list[str] | None = None,
+        **others: Any,
+    ) -> None:
+        """Write README.md beside the weights: what was taught by what, how, and how to generate with it.
+
+        The arguments go into the metadata that the hub reads; `others` of Transformers' card have no place in this one.
+        """
+        if not self.is_world_process_zero():
+            return
+        metadata = {"language": language, "license": license, "base_model": finetuned_from, "datasets": dataset}
+        tags = [tags] if isinstance(tags, str) else tags or []
+        page = model_card(
+            self.student, self.teacher, self.args, len(self.train_dataset), self.state, tags=tags, metadata=metadata
+        )
+        (Path(self.args.output_dir) / "README.md").write_text(page, encoding="utf-8")
 
     @cached_property
     def _decisive(self) -> dict[str, Any]:

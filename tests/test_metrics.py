@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from forkleft.errors import ForkLeftError
 from forkleft.metrics import Observation, StepFile, summarise
 from forkleft.objective.routes import Route
 from forkleft.objective.update import Record
@@ -52,3 +53,10 @@ def test_a_resumed_run_has_neither_holes_nor_repeats(tmp_path):
     assert rows == [{"step": 1}, {"step": 2}, {"step": 3}, {"step": 4, "again": True}]
     file.begin(0)
     assert file.path.read_text() == ""
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path):
+    file = StepFile(tmp_path / "metrics.jsonl")
+    file.path.mkdir()
+    with pytest.raises(ForkLeftError, match=r"cannot write to .*metrics.jsonl: Is a directory; make room"):
+        file.write({"step": 1})

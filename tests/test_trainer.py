@@ -1,6 +1,7 @@
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -10,15 +11,15 @@ import pytest
 import torch
 from naive import naive_answer, naive_generate, naive_update
 from peft import PeftModel
-from tiny import plain_copy
+from tiny import STOP, plain_copy
 from trainer_runs import ROWS, VERDICTS, make_trainer, state_digest
-from transformers import Trainer
 
-from forkleft import checkpoints
+from forkleft.data import Example
 from forkleft.errors import ForkLeftError
 from forkleft.lab.tokenizer import build_tokenizer
 from forkleft.objective.lessons import Question
 from forkleft.randomness import keyed_generator
+from forkleft.teacher.answers import Answer
 from forkleft.trainer import ForkLeftTrainer
 
 PROGRAM = Path(__file__).with_name("trainer_runs.py")
@@ -223,30 +224,30 @@ def test_resuming_with_another_configuration_is_refused(tmp_path):
         make_trainer(tmp_path / "empty").train(resume_from_checkpoint=True)
 
 
-def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
-    trainer = make_trainer(tmp_path, **CHECKPOINTED)
-    save = torch.save
+def test_the_learning_rate_falls_where_accuracy_stands_still(tmp_path):
+    trainer = make_trainer(
+        tmp_path,
+        max_steps=3,
+        eval_strategy="steps",
+        eval_steps=1,
+        lr_scheduler_type="reduce_lr_on_plateau",
+        lr_scheduler_kwargs={"patience": 0},
+        trainer={"eval_dataset": ROWS[:2]},
+    )
+    trainer.train()
+    rates = [row["learning_rate"] for row in trainer.state.log_history if "learning_rate" in row]
+    assert rates[-1] < rates[0]
 
-    def full(value, path, *arguments, **options):
-        if "checkpoint-4" in str(path):
-            raise OSError(28, "No space left on device")
-        save(value, path, *arguments, **options)
 
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(ForkLeftError, match=r"could not save .*No space left.*checkpoint-2 is whole"):
-        trainer.train()
-    assert not (tmp_path / "checkpoint-4").exists()
-    assert not (tmp_path / "_staging").exists()
-    monkeypatch.setattr(torch, "save", save)
-    again = make_trainer(tmp_path, **CHECKPOINTED)
-    again.train(resume_from_checkpoint=True)
-    assert again.state.global_step == 6
+def test_there_must_be_something_to_evaluate_on(tmp_path):
+    with pytest.raises(ForkLeftError, match="the data set is empty"):
+        make_trainer(tmp_path).evaluate([])
 
 
 def test_evaluation_and_the_best_checkpoint(tmp_path, monkeypatch):
     """The second of three evaluations is the best, by script."""
     verdicts = iter([[True] * right + [False] * (5 - right) for right in (2, 4, 3)])
-    monkeypatch.setattr("forkleft.trainer.verify_batch", lambda *batch: next(verdicts))
+    monkeypatch.setattr("forkleft.trainer.verify_batch", lambda *batch, **settings: next(verdicts))
     trainer = make_trainer(
         tmp_path,
         max_steps=6,
@@ -279,20 +280,6 @@ def test_evaluation_on_sets_by_name_and_on_rows(tmp_path):
     assert trainer.evaluate(ROWS[:4])["eval_count"] == 4
     with pytest.raises(ForkLeftError, match="nothing to evaluate on"):
         make_trainer(tmp_path / "other").evaluate()
-
-
-def test_uploads_take_the_published_checkpoint(tmp_path, monkeypatch):
-    seen = []
-    trainer = make_trainer(tmp_path, max_steps=2, save_strategy="steps", save_steps=1)
-    trainer.args.push_to_hub, trainer.hub_model_id = True, "someone/model"
-    monkeypatch.setattr(
-        Trainer, "_push_from_checkpoint", lambda self, folder: seen.append(checkpoints.fault(Path(folder)))
-    )
-    monkeypatch.setattr(
-        Trainer, "push_to_hub", lambda self, **settings: seen.append((tmp_path / "model.safetensors").exists())
-    )
-    trainer.train()
-    assert seen == [None, None, True]
 
 
 def test_bf16_autocast_learns_in_full_precision_weights(tmp_path):
@@ -352,6 +339,14 @@ def test_long_prompts_can_be_skipped(tmp_path):
     assert [example.id for example in trainer.train_dataset] == ["q1"]
 
 
+def test_an_answer_that_the_budget_cut_does_not_teach_to_stop(tmp_path):
+    collector = make_trainer(tmp_path, supervision="sft").collector
+    example = Example("q", ({"role": "user", "content": "?"},), "1", None)
+    ids, cut = collector._reference(example, Answer("xyz", stopped=True))
+    assert (ids[-1], len(ids), cut) == (STOP, 4, False)
+    assert collector._reference(example, Answer("xyz", stopped=False)) == (ids[:-1], True)
+
+
 def test_a_reference_over_the_budget_is_cut_and_counted(tmp_path):
     rows = [row | {"solution": "x" * 30} for row in ROWS]
     trainer = make_trainer(tmp_path, rows=rows, max_steps=1, verdicts="neither")
@@ -365,9 +360,24 @@ def test_a_gradient_that_is_not_finite_stops_before_it_is_taken(tmp_path):
     trainer = make_trainer(tmp_path)
     before = copy.deepcopy(trainer.model.state_dict())
     trainer.student.model.model.layers[0].mlp.up_proj.weight.register_hook(lambda gradient: gradient * float("nan"))
-    with pytest.raises(ForkLeftError, match=r"update 1: the gradient is not finite \(questions q"):
+    with pytest.raises(ForkLeftError, match=r"update 1: the gradient is not finite; .*questions are q\d+ \((CE|LEFT)"):
         trainer.train()
     assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
+
+
+def test_only_the_questions_of_the_update_are_blamed(tmp_path):
+    trainer, asked = make_trainer(tmp_path, max_steps=3, logging_steps=10), []
+    collect = trainer.collector.collect
+    trainer.collector.collect = lambda examples, *a, **b: asked.append(examples) or collect(examples, *a, **b)
+
+    def break_the_third(gradient):
+        return gradient * float("nan") if trainer.state.global_step == 2 else gradient
+
+    trainer.student.model.model.layers[0].mlp.up_proj.weight.register_hook(break_the_third)
+    with pytest.raises(ForkLeftError, match="update 3: the gradient is not finite") as caught:
+        trainer.train()
+    named = set(re.findall(r"q\d+", str(caught.value)))
+    assert named and named <= {example.id for example in asked[2]}
 
 
 @pytest.mark.parametrize(

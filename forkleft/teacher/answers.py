@@ -65,6 +65,14 @@ class AnswerCache:
 
     def put(self, answers: dict[str, Answer]) -> None:
         """Append answers, each a line; those that are known already are left as they are."""
+        try:
+            self._append(answers)
+        except OSError as error:
+            raise ForkLeftError(
+                f"cannot keep answers in {self.path}: {error.strerror}; make room, and start again"
+            ) from error
+
+    def _append(self, answers: dict[str, Answer]) -> None:
         with self.path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             self._read()

@@ -1,5 +1,6 @@
 import json
 import multiprocessing
+import os
 
 import pytest
 
@@ -103,3 +104,14 @@ def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ForkLeftError, match=r"cannot keep answers in .*; name another file"):
         AnswerCache(tmp_path / "file" / "answers.jsonl")
+
+
+def test_a_full_disk_is_told(tmp_path, monkeypatch):
+    cache = AnswerCache(tmp_path / "answers.jsonl")
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ForkLeftError, match=r"cannot keep answers in .*answers.jsonl: No space left on device; make"):
+        cache.put({"k": Answer("1", True)})
