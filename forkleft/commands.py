@@ -58,7 +58,9 @@ def _load_student(options: argparse.Namespace) -> Any:
 
 def train(options: argparse.Namespace) -> None:
     """`forkleft train`."""
-    _run_recipe(options, "train")
+    trainer = _run_recipe(options, "train")
+    if trainer is not None and trainer.is_world_process_zero():
+        print(f"{trainer.args.output_dir}: the model with its card, metrics.jsonl and the checkpoints that were kept")
 
 
 def answer(options: argparse.Namespace) -> None:
@@ -66,12 +68,12 @@ def answer(options: argparse.Namespace) -> None:
     _run_recipe(options, "answer")
 
 
-def _run_recipe(options: argparse.Namespace, task: str) -> None:
+def _run_recipe(options: argparse.Namespace, task: str) -> Any:
     from forkleft import recipes
 
     if options.options:
         _list_options()
-        return
+        return None
     if options.config is None:
         raise ForkLeftError(
             "expected a recipe: --config recipes/lab.yaml, for instance; --options lists what is in one"
@@ -80,7 +82,7 @@ def _run_recipe(options: argparse.Namespace, task: str) -> None:
     from forkleft import runs
 
     _hide_loading_bars()
-    getattr(runs, task)(recipe, config)
+    return getattr(runs, task)(recipe, config)
 
 
 def _list_options() -> None:

@@ -12,7 +12,7 @@ _PLAIN_SECONDS = 20.0
 
 
 class ProgressLine(TrainerCallback):
-    """Updates done, loss, how often student and teacher are right, and the time left."""
+    """Updates done, loss, how often the student is right, and the time left; every evaluation on a line of its own."""
 
     def __init__(self, console: Console, *, bar: bool = True) -> None:
         self.console, self._draw = console, bar and console.is_terminal
@@ -30,6 +30,29 @@ class ProgressLine(TrainerCallback):
         self._bar.start()
         self._task = self._bar.add_task("training", total=state.max_steps, completed=state.global_step, told="")
 
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+        """Count the update."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=state.global_step)
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **others: Any,
+    ) -> None:
+        """Tell how often the student was right on held-out questions."""
+        if not state.is_world_process_zero or metrics is None:
+            return
+        for name in (name for name in metrics if name.endswith("_accuracy")):
+            counted = metrics[f"{name.removesuffix('accuracy')}count"]
+            told = name.removesuffix("_accuracy").replace("_", " ")
+            self.console.print(
+                f"update {state.global_step}  {told}: {metrics[name]:.1%} of {counted} right", highlight=False
+            )
+
     def on_log(
         self,
         args: TrainingArguments,
@@ -46,7 +69,7 @@ class ProgressLine(TrainerCallback):
             f"taught by the teacher {logs['route_leftopd']:.0f}"
         )
         if self._bar is not None:
-            self._bar.update(self._task, completed=state.global_step, told=told)
+            self._bar.update(self._task, told=told)
         elif time.monotonic() - self._said_at > _PLAIN_SECONDS or state.global_step == state.max_steps:
             self._said_at = time.monotonic()
             self.console.print(f"update {state.global_step} of {state.max_steps}  {told}", highlight=False)

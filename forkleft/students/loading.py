@@ -88,7 +88,7 @@ def load_student(
         mask_id = mask_id_of(tokenizer, config, record, mask_token)
     stop_ids = stop_ids_of(tokenizer, folder, config) if sidecar is None else sidecar.stop_ids
     model = load_model(folder, config, dtype=dtype, device=device)
-    origin = Origin(folder.resolve(), config)
+    origin = Origin(str(path_or_hub_id), folder.resolve(), config)
     return Student.from_model(model, facts, mask_id, stop_ids, tokenizer=tokenizer, origin=origin)
 
 

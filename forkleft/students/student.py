@@ -20,9 +20,11 @@ _SUPPORTED = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalL
 class Origin:
     """The checkpoint a student was loaded from, so that it can be saved back in the same format.
 
-    folder: where its small files lie; config: its `config.json` as it was read.
+    source: what was asked for, a folder or a repository of the hub; folder: where its small files lie; config: its
+    `config.json` as it was read.
     """
 
+    source: str
     folder: Path
     config: Mapping[str, Any]
 
