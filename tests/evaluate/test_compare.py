@@ -136,6 +136,16 @@ def test_several_samples_are_compared_by_their_shares(tmp_path):
     assert "aime: 4 samples an item in A, 1 in B" in compare_results(tmp_path / "a", tmp_path / "c").notes
 
 
+def test_models_that_are_never_right_are_not_known_to_be_alike_for_sure(tmp_path):
+    for name in "ab":
+        write_results(tmp_path / name, "aime", {f"q{k}": [0, 0, 0] for k in range(30)}, samples=3)
+    row = compare_results(tmp_path / "a", tmp_path / "b").rows[0]
+    assert (row.a.low, row.a.value) == (0.0, 0.0)
+    assert row.a.high == pytest.approx(binomtest(0, 30).proportion_ci(method="wilson").high)
+    assert row.gain.low == pytest.approx(-row.a.high)
+    assert row.gain.high == pytest.approx(row.a.high)
+
+
 def test_different_item_sets_are_compared_on_what_they_share_and_that_is_said(tmp_path):
     a, b = tmp_path / "a", tmp_path / "b"
     write_results(a, "sums", {"q1": 1, "q2": 0, "q3": 1, "q4": 1}, expected=5)
