@@ -30,6 +30,7 @@ from forkleft.evaluate.benchmarks import BENCHMARKS, DATA_FOLDER, Benchmark, Ite
 from forkleft.evaluate.protocols import Evaluated, Settings, Try, answer, check_protocol
 from forkleft.evaluate.results import SUMMARY, Record, ResultFolder, digest, line_of, read_results, record_of
 from forkleft.identity import fingerprint
+from forkleft.jsonl import read_jsonl
 from forkleft.students import RECORDS, Student, load_student
 from forkleft.students.loading import read_sidecar
 from forkleft.teacher import load_teacher
@@ -162,14 +163,23 @@ def list_benchmarks(
     for one in benchmarks:
         if one.made:
             data = "[green]made here[/]"
-        elif data_at_hand(one, folder):
-            data = "[green]at hand[/]"
+        elif path := data_at_hand(one, folder):
+            data = _at_hand(one, path)
         else:
             data = "[red]not at hand[/]" if one.hub is None else f"hub: {one.hub.path}"
         # Nothing is written in a slot, so that there is no budget to tell.
         budget = str(one.max_new_tokens) if one.protocol == "generated" else "–"
         table.add_row(one.name, one.protocol, str(one.items), budget, one.licence, data)
     (console or Console()).print(table)
+
+
+def _at_hand(benchmark: Benchmark, path: Path) -> str:
+    """Whether a file holds all items of a benchmark, for the list."""
+    try:
+        count = len(read_jsonl(path))
+    except ForkLeftError:
+        return "[red]at hand, damaged[/]"
+    return "[green]at hand[/]" if count == benchmark.items else f"[yellow]at hand, {count} of {benchmark.items}[/]"
 
 
 def _evaluate(
