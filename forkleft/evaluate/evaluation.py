@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 import forkleft
@@ -202,7 +202,8 @@ def _evaluate(
     if missing:
         share = {(one.item.id, one.sample) for batch in batches for one in batch}
         done = [record for key, record in known.items() if key in share]
-        with folder.part(rank) as part, _Progress(console, benchmark.name, len(share), done, shown=rank == 0) as bar:
+        told = benchmark.name if world == 1 else f"{benchmark.name}, process {rank + 1} of {world}"
+        with folder.part(rank) as part, _Progress(console, told, len(share), done, shown=rank == 0) as bar:
             for batch in missing:
                 replies = answer(model, benchmark, batch, settings)
                 records = [record_of(benchmark, *pair) for pair in zip(batch, replies, strict=True)]
@@ -242,7 +243,8 @@ class _Progress:
 
     def __enter__(self) -> "_Progress":
         if self.shown and self.console.is_terminal:
-            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+            # Not TimeRemainingColumn: it looks back for half a minute, and slower batches are no speed to it.
+            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
             self._bar = Progress(*columns, TextColumn("{task.fields[told]}"), console=self.console)
             self._task = self._bar.add_task(self.name, total=self.total, completed=self.done, told="")
             self._bar.start()
@@ -259,13 +261,13 @@ class _Progress:
         self.tokens += sum(record.tokens for record in records)
         now = time.monotonic()
         told = f"right {self.correct / self.done:.1%}  {self.tokens / max(now - self.started, 1e-9):.0f} tokens/s"
+        left = (now - self.started) / (self.done - self._begun) * (self.total - self.done)
+        told += f"  {timedelta(seconds=round(left))} left"
         if self._bar is not None:
             self._bar.update(self._task, completed=self.done, told=told)
         elif self.shown and now - self._said_at > _PLAIN_SECONDS:
             self._said_at = now
-            left = (now - self.started) / (self.done - self._begun) * (self.total - self.done)
-            told = f"{self.name}: {self.done} of {self.total}  {told}  {timedelta(seconds=round(left))} left"
-            self.console.print(told, highlight=False)
+            self.console.print(f"{self.name}: {self.done} of {self.total}  {told}", highlight=False)
 
 
 def _limited(items: ItemSet, limit: int | None) -> ItemSet:

@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import shutil
@@ -5,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -254,6 +256,34 @@ def test_a_terminal_gets_a_bar(student, tmp_path):
         run_evaluation(student, [lab_items("choice-2", 4)], tmp_path, settings=Settings(batch_size=2), console=console)
     assert "4/4" in path.read_text()
     assert "tokens/s" in path.read_text()
+
+
+def test_the_time_left_is_told_however_slow_batches_are(tmp_path, monkeypatch):
+    clock = itertools.count(0, 100)
+    monkeypatch.setattr(evaluation, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    path = tmp_path / "told"
+    batch = [SimpleNamespace(correct=True, tokens=50)] * 2
+    with (
+        path.open("w") as file,
+        evaluation._Progress(
+            Console(file=file, width=120, force_terminal=True), "slow", 10, [], shown=True
+        ) as progress,
+    ):
+        progress.add(batch)
+        progress.add(batch)
+    # 100 s for each batch of two.
+    assert path.read_text().splitlines()[-2].endswith(" right 100.0%  1 tokens/s  0:05:00 left")
+
+
+def test_a_bar_of_one_of_several_processes_says_so(student, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "_PLAIN_SECONDS", -1.0)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    path = tmp_path / "told"
+    with path.open("w") as file:
+        console = Console(file=file, width=100)
+        run_evaluation(student, [lab_items("choice-2", 4)], tmp_path, settings=Settings(batch_size=2), console=console)
+    assert path.read_text().startswith("lab-choice-2, process 1 of 2: 2 of 2  right ")
 
 
 def test_the_list_tells_where_data_is(tmp_path, monkeypatch):
