@@ -190,7 +190,7 @@ def test_other_settings_are_said(tmp_path):
     write_results(tmp_path / "c", "sums", {"q1": 1}, sampler={"order": "l"}, model={"kind": "autoregressive"})
     assert compare_results(tmp_path / "a", tmp_path / "c").notes == ()
     assert compare_results(tmp_path / "b", tmp_path / "c").notes == ("sums: max_new_tokens is 32 in A and 64 in B",)
-    assert compare_routes(tmp_path / "b", tmp_path / "c")[1] == ["sums: max_new_tokens is 32 in A and 64 in B"]
+    assert compare_routes(tmp_path / "c", tmp_path / "b")[1] == ["sums: max_new_tokens is 64 in A and 32 in B"]
 
 
 def test_all_but_the_weights_the_items_and_the_seed_is_compared(tmp_path):
@@ -280,6 +280,14 @@ def test_routes_count_who_is_right(tmp_path, capsys):
     ]
     compare(tmp_path / "teacher", tmp_path / "student", routes=True, as_markdown=True)
     assert "| sums | 10 | 4 (40.0%) | 3 (30.0%) | 2 (20.0%) | 1 (10.0%) |" in capsys.readouterr().out
+
+
+def test_routes_from_a_student_to_its_teacher_are_the_wrong_way_round(tmp_path):
+    write_results(tmp_path / "teacher", "sums", {"q1": 1}, model={"kind": "autoregressive"})
+    write_results(tmp_path / "student", "sums", {"q1": 0})
+    assert compare_routes(tmp_path / "teacher", tmp_path / "student")[0][0].teacher_only == 1
+    with pytest.raises(ForkLeftError, match=r"teacher first.*swap the two: --routes \S+/teacher \S+/student$"):
+        compare_routes(tmp_path / "student", tmp_path / "teacher")
 
 
 def test_printed_for_a_person_as_json_and_as_markdown(two, capsys, tmp_path):
