@@ -238,7 +238,7 @@ def item_set(benchmark: Benchmark, items: Iterable[Item], source: str) -> ItemSe
             if benchmark.protocol == "slot":
                 raise ForkLeftError(
                     f"{where}: item {item.id!r} has no choices to compare; add the field choices, or let the model "
-                    "write its answers (protocol generated)"
+                    "write its answers (--protocol generated)"
                 )
             if benchmark.verifier != "choice":
                 continue
