@@ -124,6 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--data", metavar="SOURCE", help=told)
     evaluate.add_argument("--subset", metavar="NAME", help="of the data set on the hub")
     evaluate.add_argument("--split", metavar="NAME", help="of the data set on the hub (default test)")
+    told = "let the model write, or compare letters in the answer slot (default: the benchmark's)"
+    evaluate.add_argument("--protocol", choices=("generated", "slot"), help=told)
     evaluate.add_argument("--limit", type=int, metavar="N", help="only the first N items")
     evaluate.add_argument("--samples", type=int, default=1, metavar="K", help="responses an item, for avg@k and pass@k")
     _sampler_arguments(evaluate)

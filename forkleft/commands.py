@@ -5,7 +5,7 @@ import difflib
 import json
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +155,15 @@ def evaluate(options: argparse.Namespace) -> None:
             hint = f"did you mean {near[0]}?" if near else "forkleft eval --list names all"
             raise ForkLeftError(f"there is no benchmark {name!r}; {hint}")
     chosen = [known[name] for name in options.benchmark]
+    if options.protocol is not None:
+        chosen = [replace(one, protocol=options.protocol) for one in chosen]
+    made = [one.name for one in chosen if one.made]
+    said = [f"--{name}" for name in ("data", "subset", "split") if getattr(options, name) is not None]
+    if made and said:
+        raise ForkLeftError(
+            f"the questions of {', '.join(made)} are made here, not read; leave out {' and '.join(said)}, or evaluate "
+            "other benchmarks by themselves"
+        )
     source = options.data
     if source is not None and not Path(source).expanduser().is_dir() and len(chosen) > 1:
         raise ForkLeftError(f"{source} holds the questions of one benchmark, and {len(chosen)} were named")

@@ -162,6 +162,29 @@ def test_benchmarks_are_listed_and_results_compared(capsys, tmp_path):
     assert "lab-chain-2" in out and "lab-choice-2" in out
 
 
+def test_another_protocol_than_the_benchmark_s(capsys, tmp_path):
+    words = ("eval", "--model", "lab:student-block", "--limit", "4", "--device", "cpu", "--batch-size", "4")
+    choices = (*words, "--benchmark", "lab-choice-2", "--output")
+    for protocol in ("generated", "slot"):
+        code, _, err = run(capsys, *choices, str(tmp_path / protocol), "--protocol", protocol)
+        assert code == 0, err
+        told = json.loads((tmp_path / protocol / "lab-choice-2" / "summary.json").read_text())["configuration"]
+        assert (told["protocol"], told["verifier"]) == (protocol, "choice")
+        lines = (tmp_path / protocol / "lab-choice-2" / "records.jsonl").read_text().splitlines()
+        assert [json.loads(line)["response"] is not None for line in lines] == [protocol == "generated"] * 4
+    code, _, err = run(capsys, *choices, str(tmp_path / "slot"), "--protocol", "generated")
+    assert code == 2
+    assert "protocol ('slot' there, 'generated' now)" in err
+    code, _, err = run(capsys, "compare", str(tmp_path / "generated"), str(tmp_path / "slot"))
+    assert code == 2
+    assert "the protocol is generated in" in err
+    code, _, err = run(
+        capsys, *words, "--benchmark", "lab-chain-2", "--output", str(tmp_path / "chain"), "--protocol", "slot"
+    )
+    assert code == 2
+    assert "has no choices to compare; add the field choices, or let the model write its answers (--protocol gen" in err
+
+
 def test_questions_from_a_data_set_of_the_hub(capsys, tmp_path, monkeypatch):
     asked = []
 
@@ -170,11 +193,11 @@ def test_questions_from_a_data_set_of_the_hub(capsys, tmp_path, monkeypatch):
         return [{"question": "1+1?", "answer": "2"}]
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    words = ("eval", "--model", "lab:student-block", "--benchmark", "gsm8k", "--output", str(tmp_path / "results"))
-    words += ("--max-new-tokens", "16", "--device", "cpu", "--data", "owner/name")
-    code, _, err = run(capsys, *words, "--subset", "sums", "--split", "dev")
+    words = ("eval", "--model", "lab:student-block", "--benchmark", "gsm8k", "--max-new-tokens", "16")
+    words += ("--device", "cpu", "--data", "owner/name", "--output")
+    code, _, err = run(capsys, *words, str(tmp_path / "sums"), "--subset", "sums", "--split", "dev")
     assert code == 0, err
-    assert run(capsys, *words)[0] == 0
+    assert run(capsys, *words, str(tmp_path / "all"))[0] == 0
     assert asked == [("owner/name", "sums", "dev"), ("owner/name", None, "test")]
 
 
@@ -191,6 +214,14 @@ def test_questions_from_a_data_set_of_the_hub(capsys, tmp_path, monkeypatch):
         (
             ["--model", "x", "--benchmark", "gsm8k", "--output", "o", "--split", "train"],
             "--subset and --split are of a data set of the hub; name it with --data owner/name",
+        ),
+        (
+            ["--model", "x", "--benchmark", "lab-chain-2", "--output", "o", "--data", "owner/name", "--split", "dev"],
+            "the questions of lab-chain-2 are made here, not read; leave out --data and --split, or evaluate other",
+        ),
+        (
+            ["--model", "x", "--benchmark", "gsm8k", "lab-chain-2", "--output", "o", "--data", "."],
+            "the questions of lab-chain-2 are made here, not read; leave out --data, or evaluate other",
         ),
     ],
 )

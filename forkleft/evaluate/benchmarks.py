@@ -23,14 +23,14 @@ from forkleft.errors import ForkLeftError
 from forkleft.evaluate import prompts
 from forkleft.evaluate.hub import SOURCES, HubData, hub_rows
 from forkleft.jsonl import read_jsonl
-from forkleft.verify import Kind
+from forkleft.verify import LETTERS, Kind
 
 Protocol = Literal["generated", "slot"]
 DATA_FOLDER = "FORKLEFT_DATA"
 FIELDS = ("id", "question", "answer", "solution", "choices", "subject", "language", "cluster")
 
 # `owner/name`, and not the name of a file.
-_HUB_ID = re.compile(r"[\w-]+/(?!.*\.(?:jsonl?|gz)$)[\w.-]+")
+_HUB_ID = re.compile(r"[\w-]+/(?!.*\.(?:jsonl?|gz|zip|txt|csv|tsv|ya?ml|parquet|arrow)$)[\w.-]+")
 
 _log = logging.getLogger(__name__)
 
@@ -157,9 +157,9 @@ BENCHMARKS: dict[str, Benchmark] = {
             *("mlogiqa", 800, "slot", "choice", prompts.CHOICE, "Apache-2.0"),
             files=("mlogiqa.jsonl", "mlogiqa_en_ko_zh.jsonl"),
             hub=SOURCES["mlogiqa"],
-            # 80 questions in 10 languages: mlogiqa-en-00. English and Chinese share their order; Korean has another in
-            # the copy at hand, so that its numbers name other questions. A field `cluster` in the data is better.
-            cluster=r"\d+$",
+            # 80 questions in 10 languages: mlogiqa-en-00. English and Chinese have one order, so that a number names
+            # one question; Korean has another, and the other seven were not at hand: there every item is its own.
+            cluster=r"^(?!.*\b(?:en|zh)-\d+$).+$|\d+$",
         ),
         Benchmark(
             *("ceval", 1346, "slot", "choice", prompts.CHOICE, "CC-BY-NC-SA-4.0"),
@@ -180,21 +180,30 @@ def load_benchmark(benchmark: Benchmark, source: str | Path | HubData | None = N
 
     Without a source: the folder FORKLEFT_DATA, then the hub. A data set of the hub that is named has our fields, in a
     split `test`; one with other columns is a `HubData`. Another number of items than the benchmark has is logged
-    as a warning and told by `ItemSet.count`. Raises ForkLeftError if there is nothing to read, for lines that are not
-    JSON, missing or unusable fields, an answer that is not among the choices, and repeated ids.
+    as a warning and told by `ItemSet.count`. Raises ForkLeftError if there is nothing to read, for a benchmark whose
+    items are made, for lines that are not JSON, missing or unusable fields, an answer that is not among the choices,
+    and repeated ids.
     """
+    if benchmark.made:
+        raise ForkLeftError(f"{benchmark.name}: its items are made, not read; take those of the lab from lab_items")
     if source is None:
         source = data_at_hand(benchmark) or benchmark.hub
         if source is None:
+            files = " or ".join(benchmark.files)
             raise ForkLeftError(
                 f"{benchmark.name}: found no data; name a JSON Lines file or a hub data set with the fields "
-                f"{', '.join(FIELDS[:3])}, or set {DATA_FOLDER} to a folder with {' or '.join(benchmark.files)}"
+                + ", ".join(FIELDS[:3])
+                + (f", or set {DATA_FOLDER} to a folder with {files}" if files else "")
             )
     if isinstance(source, HubData):
         return item_set(benchmark, _hub_items(benchmark, source), source.path)
     path = Path(source).expanduser()
-    if not path.exists() and _HUB_ID.fullmatch(str(source)):
-        return load_benchmark(benchmark, HubData(str(source)))
+    # The hub takes half a minute to say that it cannot be reached: not for a file that is missing here.
+    if not path.exists() and not path.parent.is_dir() and _HUB_ID.fullmatch(str(source)):
+        try:
+            return load_benchmark(benchmark, HubData(str(source)))
+        except ForkLeftError as error:
+            raise ForkLeftError(f"there is no file or folder {source}, and {error}") from error
     if path.is_dir():
         path = _in_folder(benchmark, path) or path / " or ".join(benchmark.files)
     return item_set(benchmark, read_items(path), str(path))
@@ -227,9 +236,14 @@ def item_set(benchmark: Benchmark, items: Iterable[Item], source: str) -> ItemSe
         benchmark.cluster_of(item)
         if item.choices is None:
             if benchmark.protocol == "slot":
-                raise ForkLeftError(f"{where}: item {item.id!r} has no choices to compare; add the field choices")
-            continue
-        letters = prompts.letters_of(item.choices)
+                raise ForkLeftError(
+                    f"{where}: item {item.id!r} has no choices to compare; add the field choices, or let the model "
+                    "write its answers (--protocol generated)"
+                )
+            if benchmark.verifier != "choice":
+                continue
+        # Where the question itself holds its options, the verifier looks for the usual letters.
+        letters = LETTERS if item.choices is None else prompts.letters_of(item.choices)
         if len(item.answer) != 1 or item.answer not in letters:
             raise ForkLeftError(
                 f"{where}: item {item.id!r} offers {letters}, and its answer is {item.answer!r:.40}; expected one of "

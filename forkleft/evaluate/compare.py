@@ -145,11 +145,18 @@ def compare_results(a: str | Path, b: str | Path) -> Comparison:
 def compare_routes(teacher: str | Path, student: str | Path) -> tuple[list[RouteCounts], list[str]]:
     """The counts of both / teacher only / student only / neither for each benchmark, and notes.
 
-    ForkLeftError as `compare_results`, and where an item has several samples: a route needs one verdict.
+    ForkLeftError as `compare_results`, where the two are named the wrong way round, and where an item has several
+    samples: a route needs one verdict.
     """
     pairs, notes = _pairs(teacher, student)
     counts = []
     for name, one, two in pairs:
+        kinds = [results.summary["configuration"]["model"]["kind"] for results in (one, two)]
+        if kinds == ["diffusion", "autoregressive"]:
+            raise ForkLeftError(
+                f"{name}: expected the teacher first, found a diffusion model in {teacher} and an autoregressive one "
+                f"in {student}; swap the two: --routes {student} {teacher}"
+            )
         if max(_samples(one), _samples(two)) > 1:
             raise ForkLeftError(f"{name}: routes need one response an item, found several samples; evaluate with one")
         scores_t, scores_s, said = _paired_scores(name, one, two)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 import forkleft
@@ -30,6 +30,7 @@ from forkleft.evaluate.benchmarks import BENCHMARKS, DATA_FOLDER, Benchmark, Ite
 from forkleft.evaluate.protocols import Evaluated, Settings, Try, answer, check_protocol
 from forkleft.evaluate.results import SUMMARY, Record, ResultFolder, digest, line_of, read_results, record_of
 from forkleft.identity import fingerprint
+from forkleft.jsonl import read_jsonl
 from forkleft.students import RECORDS, Student, load_student
 from forkleft.students.loading import read_sidecar
 from forkleft.teacher import load_teacher
@@ -162,14 +163,23 @@ def list_benchmarks(
     for one in benchmarks:
         if one.made:
             data = "[green]made here[/]"
-        elif data_at_hand(one, folder):
-            data = "[green]at hand[/]"
+        elif path := data_at_hand(one, folder):
+            data = _at_hand(one, path)
         else:
             data = "[red]not at hand[/]" if one.hub is None else f"hub: {one.hub.path}"
         # Nothing is written in a slot, so that there is no budget to tell.
         budget = str(one.max_new_tokens) if one.protocol == "generated" else "–"
         table.add_row(one.name, one.protocol, str(one.items), budget, one.licence, data)
     (console or Console()).print(table)
+
+
+def _at_hand(benchmark: Benchmark, path: Path) -> str:
+    """Whether a file holds all items of a benchmark, for the list."""
+    try:
+        count = len(read_jsonl(path))
+    except ForkLeftError:
+        return "[red]at hand, damaged[/]"
+    return "[green]at hand[/]" if count == benchmark.items else f"[yellow]at hand, {count} of {benchmark.items}[/]"
 
 
 def _evaluate(
@@ -192,7 +202,8 @@ def _evaluate(
     if missing:
         share = {(one.item.id, one.sample) for batch in batches for one in batch}
         done = [record for key, record in known.items() if key in share]
-        with folder.part(rank) as part, _Progress(console, benchmark.name, len(share), done, shown=rank == 0) as bar:
+        told = benchmark.name if world == 1 else f"{benchmark.name}, process {rank + 1} of {world}"
+        with folder.part(rank) as part, _Progress(console, told, len(share), done, shown=rank == 0) as bar:
             for batch in missing:
                 replies = answer(model, benchmark, batch, settings)
                 records = [record_of(benchmark, *pair) for pair in zip(batch, replies, strict=True)]
@@ -232,7 +243,8 @@ class _Progress:
 
     def __enter__(self) -> "_Progress":
         if self.shown and self.console.is_terminal:
-            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+            # Not TimeRemainingColumn: it looks back for half a minute, and slower batches are no speed to it.
+            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
             self._bar = Progress(*columns, TextColumn("{task.fields[told]}"), console=self.console)
             self._task = self._bar.add_task(self.name, total=self.total, completed=self.done, told="")
             self._bar.start()
@@ -249,13 +261,13 @@ class _Progress:
         self.tokens += sum(record.tokens for record in records)
         now = time.monotonic()
         told = f"right {self.correct / self.done:.1%}  {self.tokens / max(now - self.started, 1e-9):.0f} tokens/s"
+        left = (now - self.started) / (self.done - self._begun) * (self.total - self.done)
+        told += f"  {timedelta(seconds=round(left))} left"
         if self._bar is not None:
             self._bar.update(self._task, completed=self.done, told=told)
         elif self.shown and now - self._said_at > _PLAIN_SECONDS:
             self._said_at = now
-            left = (now - self.started) / (self.done - self._begun) * (self.total - self.done)
-            told = f"{self.name}: {self.done} of {self.total}  {told}  {timedelta(seconds=round(left))} left"
-            self.console.print(told, highlight=False)
+            self.console.print(f"{self.name}: {self.done} of {self.total}  {told}", highlight=False)
 
 
 def _limited(items: ItemSet, limit: int | None) -> ItemSet:

@@ -176,7 +176,7 @@ def letter_ids(tokenizer: PreTrainedTokenizerBase, letters: str) -> list[int]:
             raise ForkLeftError(
                 f"expected each of the letters {letters} to be one token behind {prompts.ANSWER_PREFIX!r}, found "
                 f"{tokenizer.convert_ids_to_tokens(ids)} for {letter}; with this tokenizer the answer slot cannot be "
-                "read, let the model write its answers instead (protocol generated)"
+                "read, let the model write its answers instead (--protocol generated)"
             )
         found.append(ids[-1])
     return found
@@ -278,10 +278,14 @@ def _offered_ids(model: Evaluated, items: Sequence[Item]) -> list[int]:
 
 def _room(model: Evaluated, benchmark: Benchmark, settings: Settings) -> int:
     """How many tokens must fit behind a prompt."""
-    if benchmark.protocol == "slot" and settings.geometry == "truncated":
+    if _is_truncated(benchmark, settings):
         # The prefix and the slot: nothing stands behind them.
         return len(slot_prefix(model.tokenizer)) + 1
     return settings.budget(benchmark)
+
+
+def _is_truncated(benchmark: Benchmark, settings: Settings) -> bool:
+    return benchmark.protocol == "slot" and settings.geometry == "truncated"
 
 
 def _check_prompts(
@@ -294,6 +298,12 @@ def _check_prompts(
             "choose a larger max_new_tokens"
         )
     for item, prompt in zip(items, asked, strict=True):
+        if _is_truncated(benchmark, settings) and len(prompt) + room > model.context:
+            # Here nothing is written, so that no smaller budget helps.
+            raise ForkLeftError(
+                f"question {item.id}: a prompt of {len(prompt)} tokens and {room} for the answer slot exceed the "
+                f"model's context of {model.context}; the question is too long for this model, leave it out of the data"
+            )
         if isinstance(model, Student):
             model.check_prompt(prompt, room, f"question {item.id}")
         elif len(prompt) + room > model.context:

@@ -114,10 +114,8 @@ class ResultFolder:
         A configuration without a record, of a run that failed at once, holds nothing back: it is replaced.
         """
         self.path, self.configuration = path, json.loads(json.dumps(configuration))
-        try:
+        with _told(path):
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ForkLeftError(f"cannot keep results in {path}: {error.strerror}; name another folder") from error
         with self._lock():
             if self._in_use():
                 self._check_configuration()
@@ -127,13 +125,9 @@ class ResultFolder:
 
     def records(self) -> dict[Key, Record]:
         """All whole records there are, by try."""
-        found: dict[Key, Record] = {}
-        for path in [self.path / RECORDS, *sorted(self.path.glob(_PARTS))]:
-            # Another process may have merged it away in the meantime.
-            lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-            for record in filter(None, map(_parsed, lines)):
-                found.setdefault(record.key, record)
-        return found
+        # Else another process may merge the parts away while they are read, and records seem to be missing.
+        with self._lock():
+            return self._records()
 
     @contextmanager
     def part(self, rank: int) -> Iterator[TextIO]:
@@ -142,7 +136,9 @@ class ResultFolder:
         Raises ForkLeftError if another process has it open.
         """
         path = self.path / f"records.part-{rank}.jsonl"
-        with path.open("a+b") as file:
+        with _told(self.path):
+            file = path.open("a+b")
+        with file:
             with self._lock():
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -164,7 +160,7 @@ class ResultFolder:
         summary, or None if tries are missing (of other processes), or another process has written it.
         """
         with self._lock():
-            found = self.records()
+            found = self._records()
             if any(key not in found for key in keys):
                 return None
             parts = sorted(self.path.glob(_PARTS))
@@ -179,16 +175,29 @@ class ResultFolder:
                 part.unlink()
             return summary
 
+    def _records(self) -> dict[Key, Record]:
+        """`records`, for those who have the lock."""
+        found: dict[Key, Record] = {}
+        for path in [self.path / RECORDS, *sorted(self.path.glob(_PARTS))]:
+            with _told(self.path):
+                lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+            for record in filter(None, map(_parsed, lines)):
+                found.setdefault(record.key, record)
+        return found
+
     def _in_use(self) -> bool:
         """Whether there is a whole record, or a process that is about to write one."""
-        return bool(self.records()) or any(map(_is_locked, self.path.glob(_PARTS)))
+        with _told(self.path):
+            return bool(self._records()) or any(map(_is_locked, self.path.glob(_PARTS)))
 
     def _check_configuration(self) -> None:
         _check_same(self.path, _read_object(self.path / CONFIGURATION), self.configuration)
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        with (self.path / ".lock").open("w") as file:
+        with _told(self.path):
+            file = (self.path / ".lock").open("w")
+        with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
@@ -287,8 +296,10 @@ def read_results(folder: str | Path) -> dict[str, Results]:
 
 
 def unfinished(folder: str | Path) -> list[str]:
-    """The benchmarks in a folder of results whose evaluation was begun and has not ended."""
-    begun = [path.parent for path in sorted(Path(folder).glob(f"*/{CONFIGURATION}"))]
+    """The benchmarks in a folder of results, or the one whose folder it is, that were begun and have not ended."""
+    # Its own name, also of `.`.
+    folder = Path(folder).resolve()
+    begun = [path for path in [folder, *sorted(folder.glob("*"))] if (path / CONFIGURATION).is_file()]
     return [path.name for path in begun if not (path / SUMMARY).is_file()]
 
 
@@ -356,13 +367,21 @@ def _is_locked(path: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except FileNotFoundError:  # merged away in the meantime
-        pass
     return False
 
 
 def _write(path: Path, text: str) -> None:
     """A file that is there whole or not at all."""
     staged = path.with_name(f".{path.name}")
-    staged.write_text(text, encoding="utf-8")
-    os.replace(staged, path)
+    with _told(path.parent):
+        staged.write_text(text, encoding="utf-8")
+        os.replace(staged, path)
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """Say of a folder that cannot be used what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise ForkLeftError(f"cannot keep results in {folder}: {error.strerror}; name another folder") from error

@@ -45,8 +45,11 @@ def wilson_interval(correct: int, total: int, level: float = 0.95) -> tuple[floa
     """Wilson's score interval for the proportion `correct / total`: two fractions in [0, 1]."""
     if not 0 <= correct <= total or total < 1:
         raise ForkLeftError(f"expected 0 <= correct <= total and total >= 1, found {correct} of {total}")
+    return _wilson(correct / total, total, level)
+
+
+def _wilson(share: float, total: int, level: float) -> tuple[float, float]:
     z = NormalDist().inv_cdf(_upper(level))
-    share = correct / total
     centre = share + z * z / (2 * total)
     spread = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
     scale = 1 + z * z / total
@@ -59,8 +62,7 @@ def accuracy(verdicts: Sequence[bool | int], level: float = 0.95) -> Estimate:
     correct = sum(map(bool, verdicts))
     share = correct / len(verdicts)
     low, high = wilson_interval(correct, len(verdicts), level)
-    # All wrong or all right: the end that equals the share may be off by a rounding error, to the wrong side.
-    return Estimate(share, min(low, share), max(high, share))
+    return _around(share, low, high)
 
 
 def paired_gain(a: Sequence[bool | int], b: Sequence[bool | int], level: float = 0.95) -> PairedGain:
@@ -78,25 +80,33 @@ def paired_gain(a: Sequence[bool | int], b: Sequence[bool | int], level: float =
     _check_verdicts(b)
     table = Counter(zip(map(bool, a), map(bool, b), strict=True))
     both, only_a, only_b, neither = (table[key] for key in ((True, True), (True, False), (False, True), (False, False)))
-    total = len(a)
+    low, high = _newcombe(both, only_a, only_b, neither, len(a), level)
+    return PairedGain((only_b - only_a) / len(a), low, high, both, only_a, only_b, neither)
+
+
+def _newcombe(
+    both: float, only_a: float, only_b: float, neither: float, total: int, level: float
+) -> tuple[float, float]:
+    """The interval of `paired_gain` for a table of counts, or of shares of `total`, which need not be whole."""
     right_a, right_b = both + only_a, both + only_b
-    low_a, high_a = wilson_interval(right_a, total, level)
-    low_b, high_b = wilson_interval(right_b, total, level)
+    low_a, high_a = _wilson(right_a / total, total, level)
+    low_b, high_b = _wilson(right_b / total, total, level)
     down_a, up_a = right_a / total - low_a, high_a - right_a / total
     down_b, up_b = right_b / total - low_b, high_b - right_b / total
 
-    agreement: float = both * neither - only_a * only_b
+    agreement = both * neither - only_a * only_b
     if agreement > 0:
         # Without it φ is 1 when no item is discordant, and the interval can collapse to a point.
         agreement = max(agreement - total / 2, 0.0)
     margins = right_a * (total - right_a) * right_b * (total - right_b)
-    phi = agreement / math.sqrt(margins) if margins else 0.0
+    # A margin of shares that is zero may be off by a rounding error.
+    phi = agreement / math.sqrt(margins) if margins > 1e-9 else 0.0
 
     gain = (only_b - only_a) / total
     below = math.sqrt(down_b**2 - 2 * phi * down_b * up_a + up_a**2)
     above = math.sqrt(up_b**2 - 2 * phi * up_b * down_a + down_a**2)
     # The method never leaves [-1, 1]; rounding may.
-    return PairedGain(gain, max(-1.0, gain - below), min(1.0, gain + above), both, only_a, only_b, neither)
+    return max(-1.0, gain - below), min(1.0, gain + above)
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
@@ -128,40 +138,19 @@ def clustered_mean(
 
     Whole clusters are drawn with replacement; each resample's mean is its sum of values over its number of items, so
     that clusters of unequal size keep their weight; the interval is between the percentiles of these means. It depends
-    on the items and the seed, not on the items' order. Two limits to know: with few clusters it is a little narrow (by
-    about √((C-1)/C)), and it has no width where all clusters have the same mean.
+    on the items and the seed, not on the items' order. With few clusters it is a little narrow (by about √((C-1)/C)).
+
+    Where all clusters have the same mean, such as a model that is never right, the bootstrap knows nothing and would
+    have no width. Then the interval is Wilson's for this mean with C, the number of clusters, for the number of items:
+    a cluster is taken for a single verdict, which is the least that it can be worth.
 
     values: one an item: a verdict, or a share such as avg@k; clusters: each item's cluster, by name.
-    ForkLeftError if lengths differ, there are no items, a value is not finite, there is one cluster only, or
+    ForkLeftError if lengths differ, there are no items, a value is not between 0 and 1, there is one cluster only, or
     `resamples` is below 1.
     """
-    _check_lengths(values=values, clusters=clusters)
-    upper = _upper(level)
-    if resamples < 1:
-        raise ForkLeftError(f"expected at least 1 resample, found {resamples}")
-    members: dict[str, list[float]] = {}
-    for value, cluster in zip(values, clusters, strict=True):
-        if not math.isfinite(value):
-            raise ForkLeftError(f"expected finite values, found {value} in cluster {cluster!r}")
-        members.setdefault(cluster, []).append(float(value))
-    count = len(members)
-    if count < 2:
-        raise ForkLeftError(
-            f"expected at least 2 clusters, found only {next(iter(members))!r}: one cluster says nothing about how "
-            "clusters differ; give each item the name of its question"
-        )
-    # Sorted names and exactly rounded sums make the result independent of the items' order.
-    sums_C = np.array([math.fsum(members[name]) for name in sorted(members)])
-    sizes_C = np.array([len(members[name]) for name in sorted(members)])
-
-    generator = np.random.default_rng(seed)
-    rows = max(1, _DRAWS // count)
-    means = []
-    for done in range(0, resamples, rows):
-        picks_RC = generator.integers(count, size=(min(rows, resamples - done), count))
-        means.append(sums_C[picks_RC].sum(axis=1) / sizes_C[picks_RC].sum(axis=1))
-    low, high = np.quantile(np.concatenate(means), [1 - upper, upper])
-    return Estimate(math.fsum(sums_C) / len(values), float(low), float(high))
+    _check_shares(clusters, values=values)
+    mean, interval = _bootstrap(values, clusters, level, resamples, seed)
+    return _around(mean, *(interval or _wilson(mean, len(set(clusters)), level)))
 
 
 def clustered_gain(
@@ -172,13 +161,67 @@ def clustered_gain(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Estimate:
-    """Mean of b minus mean of a on the same clustered items: `clustered_mean` of the items' differences.
+    """Mean of b minus mean of a on the same clustered items, with the bootstrap of `clustered_mean`.
 
-    ForkLeftError if lengths differ, and as `clustered_mean`.
+    Where the gain is the same in all clusters, such as between two models that are never right, the interval is that of
+    `paired_gain` with C, the number of clusters, for the number of items. In its table of who is right each item then
+    counts C / items, spread over the four cells as if a and b were right by chance, as often as their shares say.
+
+    ForkLeftError as `clustered_mean`.
     """
-    _check_lengths(a=a, b=b, clusters=clusters)
-    differences = [float(right) - float(left) for left, right in zip(a, b, strict=True)]
-    return clustered_mean(differences, clusters, level, resamples, seed)
+    _check_shares(clusters, a=a, b=b)
+    pairs = [(float(left), float(right)) for left, right in zip(a, b, strict=True)]
+    gain, interval = _bootstrap([right - left for left, right in pairs], clusters, level, resamples, seed)
+    if interval is not None:
+        return _around(gain, *interval)
+    count = len(set(clusters))
+    cells = (
+        [left * right for left, right in pairs],
+        [left * (1 - right) for left, right in pairs],
+        [(1 - left) * right for left, right in pairs],
+        [(1 - left) * (1 - right) for left, right in pairs],
+    )
+    table = (math.fsum(cell) * count / len(pairs) for cell in cells)
+    return _around(gain, *_newcombe(*table, count, level))
+
+
+def _bootstrap(
+    values: Sequence[float], clusters: Sequence[str], level: float, resamples: int, seed: int
+) -> tuple[float, tuple[float, float] | None]:
+    """The mean of values, and percentiles of the means of resampled clusters; None if all clusters have one mean."""
+    upper = _upper(level)
+    if resamples < 1:
+        raise ForkLeftError(f"expected at least 1 resample, found {resamples}")
+    members: dict[str, list[float]] = {}
+    for value, cluster in zip(values, clusters, strict=True):
+        members.setdefault(cluster, []).append(float(value))
+    count = len(members)
+    if count < 2:
+        raise ForkLeftError(
+            f"expected at least 2 clusters, found only {next(iter(members))!r}: one cluster says nothing about how "
+            "clusters differ; give each item the name of its question"
+        )
+    # Sorted names and exactly rounded sums make the result independent of the items' order.
+    sums_C = np.array([math.fsum(members[name]) for name in sorted(members)])
+    sizes_C = np.array([len(members[name]) for name in sorted(members)])
+    mean = math.fsum(sums_C) / len(values)
+    # Means of thirds that are equal may differ by rounding.
+    if np.ptp(sums_C / sizes_C) < 1e-9:
+        return mean, None
+
+    generator = np.random.default_rng(seed)
+    rows = max(1, _DRAWS // count)
+    means = []
+    for done in range(0, resamples, rows):
+        picks_RC = generator.integers(count, size=(min(rows, resamples - done), count))
+        means.append(sums_C[picks_RC].sum(axis=1) / sizes_C[picks_RC].sum(axis=1))
+    low, high = np.quantile(np.concatenate(means), [1 - upper, upper])
+    return mean, (float(low), float(high))
+
+
+def _around(value: float, low: float, high: float) -> Estimate:
+    """An interval that contains its value: an end that equals it may be off by a rounding error, to the wrong side."""
+    return Estimate(value, min(low, value), max(high, value))
 
 
 def equal_weight_mean(benchmarks: Sequence[Estimate]) -> Estimate:
@@ -239,6 +282,15 @@ def _check_lengths(**columns: Sequence) -> None:
         raise ForkLeftError(f"expected one entry an item and equal lengths, found {found}; pair the items by id first")
     if not all(lengths.values()):
         raise ForkLeftError("expected at least one item, found none")
+
+
+def _check_shares(clusters: Sequence[str], **columns: Sequence[float]) -> None:
+    """As many of each as clusters, and each from 0 to 1."""
+    _check_lengths(**columns, clusters=clusters)
+    for column in columns.values():
+        for share, cluster in zip(column, clusters, strict=True):
+            if not 0 <= share <= 1:
+                raise ForkLeftError(f"expected verdicts or shares from 0 to 1, found {share} in cluster {cluster!r}")
 
 
 def _check_verdicts(verdicts: Sequence[bool | int]) -> None:

@@ -3,6 +3,7 @@ import hashlib
 import json
 import logging
 import os
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,12 +91,23 @@ def test_a_folder_and_its_first_file(tmp_path, monkeypatch):
     assert data_at_hand(LETTER) is None
 
 
+def test_a_letter_is_expected_where_the_question_holds_its_options(tmp_path):
+    benchmark = replace(LETTER, protocol="generated")
+    row = {"id": "a", "question": "1+1? A. 1 B. 2", "answer": "B"}
+    assert load_benchmark(benchmark, write(tmp_path / "letter.jsonl", row)).items[0].answer == "B"
+    for wrong in ("E", "b", "2", "AB"):
+        with pytest.raises(ForkLeftError, match=rf"item 'a' offers ABCD, and its answer is '{wrong}'"):
+            load_benchmark(benchmark, write(tmp_path / "letter.jsonl", row | {"answer": wrong}))
+
+
 def test_no_data(tmp_path, monkeypatch):
     monkeypatch.delenv("FORKLEFT_DATA", raising=False)
     with pytest.raises(
         ForkLeftError, match=r"two: found no data; .*set FORKLEFT_DATA to a folder with two_all.jsonl or two"
     ):
         load_benchmark(TWO)
+    with pytest.raises(ForkLeftError, match=r"two: found no data; .* the fields id, question, answer$"):
+        load_benchmark(replace(TWO, files=()))
     with pytest.raises(ForkLeftError, match=r"found none at .*two_all.jsonl or two.jsonl"):
         load_benchmark(TWO, tmp_path)
     with pytest.raises(ForkLeftError, match=r"expected a JSON Lines file, found none at .*gone.jsonl"):
@@ -179,9 +191,26 @@ def test_a_name_on_the_hub_is_no_file(tmp_path, monkeypatch):
     (tmp_path / "owner").mkdir()
     write(tmp_path / "owner" / "two", *MATH_ROWS)
     assert load_benchmark(TWO, "owner/two").items[1].answer == "4"
-    with pytest.raises(ForkLeftError, match=r"owner/none\.jsonl"):
-        load_benchmark(TWO, "owner/none.jsonl")
+    for here in ("owner/none.jsonl", "owner/none"):
+        with pytest.raises(ForkLeftError, match=rf"found none at {here}"):
+            load_benchmark(TWO, here)
+    for file in ("nowhere/gsm8k.txt", "nowhere/gsm8k.csv", "nowhere/gsm8k.json", "nowhere/gsm8k.jsonl.gz"):
+        with pytest.raises(ForkLeftError, match=f"found none at {file}"):
+            load_benchmark(TWO, file)
     assert len(asked) == 1
+    assert load_benchmark(TWO, "nobody/gsm-v1.0").source == "nobody/gsm-v1.0"
+
+
+def test_a_name_that_is_neither_here_nor_on_the_hub(tmp_path, monkeypatch):
+    def load_dataset(*names, split):
+        raise ConnectionError("no route")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    with pytest.raises(
+        ForkLeftError, match=r"^there is no file or folder nobody/two, and two: cannot load nobody/two .* no route"
+    ):
+        load_benchmark(TWO, "nobody/two")
 
 
 def test_livemathbench_asks_in_the_language_of_the_question():
@@ -206,7 +235,9 @@ def test_translations_of_a_question_are_a_cluster():
     said = Item("x", "?", "1", cluster="II-09")
     assert item_set(benchmark, [said], "here").benchmark.cluster_of(said) == "II-09"
     mlogiqa = BENCHMARKS["mlogiqa"]
-    assert [mlogiqa.cluster_of(Item(f"mlogiqa-{one}-07", "?", "A")) for one in ("en", "zh")] == ["07", "07"]
+    for before in ("mlogiqa-", ""):
+        ids = [f"{before}{language}-07" for language in ("en", "zh", "ko", "ja")]
+        assert [mlogiqa.cluster_of(Item(id_, "?", "A")) for id_ in ids] == ["07", "07", *ids[2:]]
 
 
 def test_a_cluster_of_the_file(tmp_path):
@@ -256,7 +287,15 @@ def test_real_clusters_and_training_data(data_folder):
     assert len(set(clusters)) == 30
     assert {clusters.count(one) for one in clusters} == {55}
     mlogiqa = load_benchmark(BENCHMARKS["mlogiqa"], data_folder)
-    assert len({mlogiqa.benchmark.cluster_of(item) for item in mlogiqa.items}) == 80
+    found: dict[str, list[Item]] = {}
+    for item in mlogiqa.items:
+        found.setdefault(mlogiqa.benchmark.cluster_of(item), []).append(item)
+    assert Counter(tuple(item.language for item in members) for members in found.values()) == {
+        ("en", "zh"): 80,
+        ("ko",): 80,
+    }
+    # Translations of a question have one right answer, and the same options in one order.
+    assert all(len({item.answer for item in members}) == 1 for members in found.values())
     assert len(read_items(data_folder / "gsm8k_train.jsonl.gz")) == 7473
     # Every file there is one of these.
     known = {name for one in BENCHMARKS.values() for name in one.files} | {"gsm8k_train.jsonl.gz"}

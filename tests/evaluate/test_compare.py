@@ -136,6 +136,16 @@ def test_several_samples_are_compared_by_their_shares(tmp_path):
     assert "aime: 4 samples an item in A, 1 in B" in compare_results(tmp_path / "a", tmp_path / "c").notes
 
 
+def test_models_that_are_never_right_are_not_known_to_be_alike_for_sure(tmp_path):
+    for name in "ab":
+        write_results(tmp_path / name, "aime", {f"q{k}": [0, 0, 0] for k in range(30)}, samples=3)
+    row = compare_results(tmp_path / "a", tmp_path / "b").rows[0]
+    assert (row.a.low, row.a.value) == (0.0, 0.0)
+    assert row.a.high == pytest.approx(binomtest(0, 30).proportion_ci(method="wilson").high)
+    assert row.gain.low == pytest.approx(-row.a.high)
+    assert row.gain.high == pytest.approx(row.a.high)
+
+
 def test_different_item_sets_are_compared_on_what_they_share_and_that_is_said(tmp_path):
     a, b = tmp_path / "a", tmp_path / "b"
     write_results(a, "sums", {"q1": 1, "q2": 0, "q3": 1, "q4": 1}, expected=5)
@@ -180,7 +190,7 @@ def test_other_settings_are_said(tmp_path):
     write_results(tmp_path / "c", "sums", {"q1": 1}, sampler={"order": "l"}, model={"kind": "autoregressive"})
     assert compare_results(tmp_path / "a", tmp_path / "c").notes == ()
     assert compare_results(tmp_path / "b", tmp_path / "c").notes == ("sums: max_new_tokens is 32 in A and 64 in B",)
-    assert compare_routes(tmp_path / "b", tmp_path / "c")[1] == ["sums: max_new_tokens is 32 in A and 64 in B"]
+    assert compare_routes(tmp_path / "c", tmp_path / "b")[1] == ["sums: max_new_tokens is 64 in A and 32 in B"]
 
 
 def test_all_but_the_weights_the_items_and_the_seed_is_compared(tmp_path):
@@ -270,6 +280,14 @@ def test_routes_count_who_is_right(tmp_path, capsys):
     ]
     compare(tmp_path / "teacher", tmp_path / "student", routes=True, as_markdown=True)
     assert "| sums | 10 | 4 (40.0%) | 3 (30.0%) | 2 (20.0%) | 1 (10.0%) |" in capsys.readouterr().out
+
+
+def test_routes_from_a_student_to_its_teacher_are_the_wrong_way_round(tmp_path):
+    write_results(tmp_path / "teacher", "sums", {"q1": 1}, model={"kind": "autoregressive"})
+    write_results(tmp_path / "student", "sums", {"q1": 0})
+    assert compare_routes(tmp_path / "teacher", tmp_path / "student")[0][0].teacher_only == 1
+    with pytest.raises(ForkLeftError, match=r"teacher first.*swap the two: --routes \S+/teacher \S+/student$"):
+        compare_routes(tmp_path / "student", tmp_path / "teacher")
 
 
 def test_printed_for_a_person_as_json_and_as_markdown(two, capsys, tmp_path):

@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import shutil
@@ -5,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -256,15 +258,47 @@ def test_a_terminal_gets_a_bar(student, tmp_path):
     assert "tokens/s" in path.read_text()
 
 
+def test_the_time_left_is_told_however_slow_batches_are(tmp_path, monkeypatch):
+    clock = itertools.count(0, 100)
+    monkeypatch.setattr(evaluation, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    path = tmp_path / "told"
+    batch = [SimpleNamespace(correct=True, tokens=50)] * 2
+    with (
+        path.open("w") as file,
+        evaluation._Progress(
+            Console(file=file, width=120, force_terminal=True), "slow", 10, [], shown=True
+        ) as progress,
+    ):
+        progress.add(batch)
+        progress.add(batch)
+    # 100 s for each batch of two.
+    assert path.read_text().splitlines()[-2].endswith(" right 100.0%  1 tokens/s  0:05:00 left")
+
+
+def test_a_bar_of_one_of_several_processes_says_so(student, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "_PLAIN_SECONDS", -1.0)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    path = tmp_path / "told"
+    with path.open("w") as file:
+        console = Console(file=file, width=100)
+        run_evaluation(student, [lab_items("choice-2", 4)], tmp_path, settings=Settings(batch_size=2), console=console)
+    assert path.read_text().startswith("lab-choice-2, process 1 of 2: 2 of 2  right ")
+
+
 def test_the_list_tells_where_data_is(tmp_path, monkeypatch):
-    (tmp_path / "aime24.jsonl").touch()
+    (tmp_path / "aime24.jsonl").write_text("{}\n" * 30 + "\n")
+    (tmp_path / "aime25.jsonl").write_text("{}\n" * 21)
+    (tmp_path / "mmlu_test.jsonl.gz").write_text("{}\n")
     monkeypatch.setenv("FORKLEFT_DATA", str(tmp_path))
     path = tmp_path / "told"
     with path.open("w") as file:
         list_benchmarks(console=Console(file=file, width=200))
     rows = {line.split()[0]: line for line in path.read_text().splitlines() if line.split()[:1]}
     assert set(BENCHMARKS) <= set(rows)
-    assert "at hand" in rows["aime24"]
+    assert rows["aime24"].rstrip().endswith("at hand")
+    assert rows["aime25"].rstrip().endswith("at hand, 21 of 30")
+    assert rows["mmlu"].rstrip().endswith("at hand, damaged")
     assert "hub: openai/gsm8k" in rows["gsm8k"]
     assert all(part in rows["mt-aime2024"] for part in ("generated", "1650", "4096", "hub: amphora/MCLM"))
     assert all(part in rows["mmlu"] for part in ("slot", "14042", "MIT"))

@@ -163,11 +163,13 @@ def test_too_long_for_the_context(teacher):
             check_protocol(model, WRITTEN, CHAINS, Settings(max_new_tokens=118))
     long = [dataclasses.replace(CHOICES[0], question="1" * 130)]
     for model in (teacher, student):
-        with pytest.raises(ForkLeftError, match=r"question q0.*exceed the model's context of 128"):
+        with pytest.raises(ForkLeftError, match=r"question q0.*exceed the model's context of 128; .* leave it out"):
             answer(model, LETTERS, tries(long), Settings())
         check_protocol(model, LETTERS, CHOICES, Settings())
         with pytest.raises(ForkLeftError, match=r"question q0.*exceed the model's context of 128"):
             check_protocol(model, LETTERS, [*CHOICES, *long], Settings())
+    with pytest.raises(ForkLeftError, match=r"question q0.*exceed the model's context of 128; shorten .* the response"):
+        check_protocol(student, LETTERS, CHOICES, Settings(geometry="canvas", max_new_tokens=120))
     with pytest.raises(ForkLeftError, match="a canvas of 8 tokens has no room"):
         check_protocol(student, LETTERS, CHOICES, Settings(geometry="canvas", max_new_tokens=8))
 

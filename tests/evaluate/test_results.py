@@ -1,7 +1,9 @@
 import errno
+import fcntl
 import itertools
 import json
 import random
+import threading
 
 import pytest
 
@@ -96,6 +98,37 @@ def test_a_part_has_one_writer(tmp_path):
         pytest.raises(ForkLeftError, match="another evaluation is writing"),
         ResultFolder(tmp_path, CONFIGURATION).part(0),
     ):
+        pass
+
+
+def test_records_are_not_read_while_another_process_merges_them(tmp_path):
+    folder = ResultFolder(tmp_path, CONFIGURATION)
+    write(folder, [record("a", True), record("b", False)])
+    found = {}
+    reader = threading.Thread(target=lambda: found.update(folder.records()))
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (tmp_path / "records.part-0.jsonl").rename(tmp_path / "merging")
+        reader.start()
+        reader.join(timeout=0.3)
+        assert reader.is_alive()
+        (tmp_path / "merging").rename(tmp_path / RECORDS)
+    reader.join(timeout=60)
+    assert list(found) == [("a", 0), ("b", 0)]
+
+
+@pytest.mark.parametrize("name", [".lock", ".configuration.json", "records.part-0.jsonl"])
+def test_a_folder_that_cannot_be_used(tmp_path, name):
+    # Not by permissions: they do not hold for root.
+    (tmp_path / name).mkdir()
+    with pytest.raises(ForkLeftError, match=rf"cannot keep results in {tmp_path}: Is a directory; name another folder"):
+        ResultFolder(tmp_path, CONFIGURATION)
+
+
+def test_a_part_that_cannot_be_written_to(tmp_path):
+    folder = ResultFolder(tmp_path, CONFIGURATION)
+    (tmp_path / "records.part-0.jsonl").mkdir()
+    with pytest.raises(ForkLeftError, match=r"cannot keep results in .*: Is a directory"), folder.part(0):
         pass
 
 
@@ -229,8 +262,9 @@ def test_what_is_no_result_is_said(tmp_path):
     with pytest.raises(ForkLeftError, match=r"found no summary\.json; name its --output"):
         read_results(tmp_path / "nowhere")
     folder = ResultFolder(tmp_path / "sums", CONFIGURATION)
-    with pytest.raises(ForkLeftError, match="unfinished: sums; start the same evaluation again"):
-        read_results(tmp_path)
+    for begun in (tmp_path, tmp_path / "sums"):
+        with pytest.raises(ForkLeftError, match="unfinished: sums; start the same evaluation again"):
+            read_results(begun)
     write(folder, [record("a", True), record("b", True)])
     folder.finish([("a", 0), ("b", 0)], ABOUT, 3)
     path = tmp_path / "sums" / RECORDS

@@ -284,6 +284,43 @@ def test_clustered_gain_equals_the_mean_of_differences_written_out():
     assert (estimate.low, estimate.high) == pytest.approx(exact_bootstrap(differences, [0.1, 0.9]), abs=1e-12)
 
 
+@pytest.mark.parametrize("right", [0, 12])
+def test_clusters_that_are_all_alike_count_as_one_verdict_each(right):
+    clusters = [str(k % 12) for k in range(36)]
+    constant = [right / 12] * 36
+    estimate = clustered_mean(constant, clusters)
+    assert (estimate.low, estimate.high) == pytest.approx(wilson_interval(right, 12), abs=1e-15)
+    gain, expected = clustered_gain(constant, constant, clusters), paired_gain([right / 12] * 12, [right / 12] * 12)
+    assert (gain.value, gain.low, gain.high) == pytest.approx((0, expected.low, expected.high), abs=1e-15)
+    assert gain.low < 0 < gain.high
+
+
+def test_a_gain_that_is_the_same_in_all_clusters_keeps_a_width():
+    # Both models right on the same half of the questions, with three translations each.
+    a, clusters = [k % 2 for k in range(20)] * 3, [str(k) for k in range(20)] * 3
+    gain, expected = clustered_gain(a, a, clusters), paired_gain(a[:20], a[:20])
+    assert (gain.low, gain.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    # Always right against right on one of two translations of each: 10 of 20 clusters' worth are b's alone.
+    half = [0] * 20 + [1] * 20
+    gain, expected = clustered_gain(half, [1] * 40, clusters[:40]), paired_gain([0, 1] * 10, [1] * 20)
+    assert (gain.value, gain.low, gain.high) == pytest.approx((0.5, expected.low, expected.high), abs=1e-12)
+
+
+@pytest.mark.parametrize("share", [1 / 3, 2 / 3, 1 / 5, 3 / 5, 0.7])
+@pytest.mark.parametrize("sizes", [(1,) * 7, (1, 2, 3, 4, 5), (49, 3, 7)])
+def test_constant_shares_lie_in_their_interval(share, sizes):
+    clusters = [str(name) for name, size in enumerate(sizes) for _ in range(size)]
+    constant = clustered_mean([share] * len(clusters), clusters)
+    # Wilson's with a cluster for a verdict, whatever the clusters' sizes: written out for z = 1.959964.
+    n, z = len(sizes), 1.959963984540054
+    spread = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    assert constant.high == pytest.approx((share + z * z / (2 * n) + spread) / (1 + z * z / n), abs=1e-12)
+    gain = clustered_gain([share] * len(clusters), [1.0] * len(clusters), clusters)
+    assert equal_weight_mean([constant, gain]).value == pytest.approx(0.5)
+    assert constant.low < share < constant.high
+    assert gain.low < 1 - share < gain.high
+
+
 def test_copies_of_an_item_add_no_certainty():
     values, clusters = clustered_items()
     once = clustered_mean(values, clusters)
@@ -311,7 +348,8 @@ def test_clustered_bootstrap_depends_on_items_and_seed_only(monkeypatch):
         ([1, 0, 1], ["p", "q"], "found 3 in values, 2 in clusters"),
         ([], [], "expected at least one item"),
         ([1, 0], ["p", "p"], "expected at least 2 clusters, found only 'p'"),
-        ([1, math.nan], ["p", "q"], "expected finite values, found nan in cluster 'q'"),
+        ([1, math.nan], ["p", "q"], "expected verdicts or shares from 0 to 1, found nan in cluster 'q'"),
+        ([1.5, 1], ["p", "q"], "expected verdicts or shares from 0 to 1, found 1.5 in cluster 'p'"),
     ],
 )
 def test_bad_clusters(values, clusters, message):

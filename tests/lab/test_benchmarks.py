@@ -23,8 +23,9 @@ def test_every_held_out_set_is_a_benchmark():
 
 
 def test_items_that_are_made_cannot_be_read():
-    with pytest.raises(ForkLeftError):
-        load_benchmark(LAB_BENCHMARKS["lab-chain-4"])
+    for source in (None, "chains.jsonl"):
+        with pytest.raises(ForkLeftError, match=r"^lab-chain-4: its items are made, not read; .* from lab_items$"):
+            load_benchmark(LAB_BENCHMARKS["lab-chain-4"], source)
 
 
 @pytest.mark.slow

@@ -13,6 +13,20 @@ from forkleft.verify.choice import choice_answer
         (r"\boxed{ b }", "B"),
         (r"$\boxed{\mathrm{D}}$", "D"),
         (r"\boxed{Dog} so B", "B"),
+        (r"\boxed{C. text}, not A", "C"),
+        (r"\boxed{(C) text}, not A", "C"),
+        (r"\boxed{**C**}, not A", "C"),
+        (r"\boxed{'C'}, not A", "C"),
+        (r"\boxed{C：文}, not A", "C"),
+        (r"\boxed{\text{Option C}}, not A", "C"),
+        (r"\boxed{\textbf{Choice (c)}}, not A", "C"),
+        (r"\boxed{option \text{C}}, not A", "C"),
+        # A formula in a box is no letter.
+        (r"\boxed{a+b} Answer: C", "C"),
+        (r"\boxed{a*b} Answer: C", "C"),
+        (r"\boxed{b' - 1} Answer: C", "C"),
+        (r"\boxed{d = 5}. Answer: B", "B"),
+        (r"\boxed{A \cap B}. Answer: C", "C"),
         # Then an answer field.
         ('"answer": "C"', "C"),
         ('{"answer":"c"}', "C"),
@@ -59,7 +73,19 @@ def test_only_offered_letters_count():
 
 
 @pytest.mark.parametrize(
-    "piece", ["answer is ", "answer" + " " * 50, "answer : ", r"\boxed{", " ", "(", "\x00", "\u202e", "\ud800"]
+    "piece",
+    [
+        "answer is ",
+        "answer" + " " * 50,
+        "answer : ",
+        r"\boxed{",
+        r"\boxed{\text{option" + " " * 50,
+        " ",
+        "(",
+        "\x00",
+        "\u202e",
+        "\ud800",
+    ],
 )
 def test_megabytes_are_no_trouble(piece):
     # A search that is quadratic in the length takes hours.
