@@ -202,7 +202,7 @@ def _evaluate(
     if missing:
         share = {(one.item.id, one.sample) for batch in batches for one in batch}
         done = [record for key, record in known.items() if key in share]
-        told = benchmark.name if world == 1 else f"{benchmark.name}, process {rank + 1} of {world}"
+        told = benchmark.name if world == 1 else f"{benchmark.name} (process {rank + 1} of {world})"
         with folder.part(rank) as part, _Progress(console, told, len(share), done, shown=rank == 0) as bar:
             for batch in missing:
                 replies = answer(model, benchmark, batch, settings)
@@ -244,7 +244,7 @@ class _Progress:
     def __enter__(self) -> "_Progress":
         if self.shown and self.console.is_terminal:
             # Not TimeRemainingColumn: it looks back for half a minute, and slower batches are no speed to it.
-            columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+            columns = [TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn()]
             self._bar = Progress(*columns, TextColumn("{task.fields[told]}"), console=self.console)
             self._task = self._bar.add_task(self.name, total=self.total, completed=self.done, told="")
             self._bar.start()

@@ -283,7 +283,7 @@ def test_a_bar_of_one_of_several_processes_says_so(student, tmp_path, monkeypatc
     with path.open("w") as file:
         console = Console(file=file, width=100)
         run_evaluation(student, [lab_items("choice-2", 4)], tmp_path, settings=Settings(batch_size=2), console=console)
-    assert path.read_text().startswith("lab-choice-2, process 1 of 2: 2 of 2  right ")
+    assert path.read_text().startswith("lab-choice-2 (process 1 of 2): 2 of 2  right ")
 
 
 def test_the_list_tells_where_data_is(tmp_path, monkeypatch):
