@@ -1,9 +1,11 @@
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from forkleft.config import ForkLeftConfig
 from forkleft.errors import ForkLeftError
-from forkleft.recipes import options, read_recipe
+from forkleft.recipes import Recipe, options, read_recipe
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
 MINIMAL = "student: a\nteacher: b\ntrain_data: c.jsonl\noutput_dir: runs/x\n"
@@ -48,7 +50,20 @@ def test_the_command_line_wins(tmp_path):
     recipe, config = read_recipe(path, words)
     assert (config.rho, config.learning_rate, config.merge_stops) == (0.75, 2e-4, True)
     assert recipe.lora_targets == ["q_proj", "v_proj"]
-    assert read_recipe(path, ["--resume_from_checkpoint", "true"])[1].resume_from_checkpoint == "true"
+
+
+@pytest.mark.parametrize(("said", "found"), [("true", True), ("false", None), ("runs/x/checkpoint-5",) * 2])
+def test_resuming_is_true_false_or_a_folder(tmp_path, said, found):
+    in_file = write(tmp_path, f"resume_from_checkpoint: {said}\n")
+    assert read_recipe(in_file)[1].resume_from_checkpoint == found
+    in_words = write(tmp_path, "resume_from_checkpoint: runs/y\n"), ["--resume_from_checkpoint", said]
+    assert read_recipe(*in_words)[1].resume_from_checkpoint == found
+
+
+def test_an_empty_value_is_none(tmp_path):
+    path = write(tmp_path, "rho:\nblock_size:\nmax_steps: 3\n")
+    recipe, config = read_recipe(path, ["--max_steps="])
+    assert (config.rho, recipe.block_size, config.max_steps) == (0.25, None, -1)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +73,15 @@ def test_the_command_line_wins(tmp_path):
         ("", ["--pases", "3"], "no option 'pases'; did you mean passes?"),
         ("", ["--xyzzyxyzzy"], "no option 'xyzzyxyzzy'; forkleft train --options lists all"),
         ("learning_rate: fast\n", [], "learning_rate: expected a number, found 'fast'"),
-        ("max_steps: 1.5\n", [], "max_steps: expected a number, found 1.5"),
+        ("max_steps: 1.5\n", [], "max_steps: expected a whole number, found 1.5"),
+        ("max_steps: .inf\n", [], "max_steps: expected a whole number, found inf"),
+        ("columns: question\n", [], "columns: expected names with values, found 'question'"),
+        ("columns: {question: [a]}\n", [], r"columns: expected text, found \['a'\]"),
+        ("student: [a]\n", [], r"student: expected text, found \['a'\]"),
+        ("lr_scheduler_kwargs: 3\n", [], "lr_scheduler_kwargs: expected text or names with values, found 3"),
+        ("lora_targets: {q_proj: 1}\n", [], r"lora_targets: expected text or a list, found \{'q_proj': 1\}"),
+        ("rho: [1]\n", [], r"rho: expected a number, found \[1\]"),
+        ("parallelism_config: 3\n", [], "parallelism_config: expected nothing, as no recipe can hold it, found 3"),
         ("bf16: maybe\n", [], "bf16: expected true or false, found 'maybe'"),
         ("rollout_order: best\n", [], "rollout_order must be one of high_entropy, .*found 'best'"),
         ("verifier: judge\n", [], "unknown verifier kind 'judge'; there are math"),
@@ -83,7 +106,9 @@ def test_files_that_are_no_recipe(tmp_path):
 
 
 def test_every_option_of_ours_says_what_it_does():
-    ours = [one for name, one in options().items() if one.metadata.get("help")]
-    assert len(ours) > 100
-    names = list(options())
-    assert names.index("student") < names.index("rho") < names.index("optim")
+    known = options()
+    ours = [*(one.name for one in fields(Recipe)), *ForkLeftConfig.__annotations__]
+    assert [name for name in ours if not known[name].metadata.get("help")] == []
+    # First the models and the data, then the method, then the options of Transformers.
+    assert list(known)[: len(fields(Recipe))] == ours[: len(fields(Recipe))]
+    assert set(list(known)[: len(ours)]) == set(ours)
