@@ -58,29 +58,33 @@ def _load_student(options: argparse.Namespace) -> Any:
 
 def train(options: argparse.Namespace) -> None:
     """`forkleft train`."""
-    _run_recipe(options, "train")
+    if said := _recipe_options(options):
+        from forkleft import recipes, runs
+
+        runs.train(*recipes.recipe_of(said), said)
 
 
 def answer(options: argparse.Namespace) -> None:
     """`forkleft answer`."""
-    _run_recipe(options, "answer")
+    if said := _recipe_options(options):
+        from forkleft import recipes, runs
+
+        runs.answer(*recipes.recipe_of(said))
 
 
-def _run_recipe(options: argparse.Namespace, task: str) -> None:
+def _recipe_options(options: argparse.Namespace) -> dict[str, Any] | None:
+    """What the recipe and the command line say; nothing, if only the list of options was asked for."""
     from forkleft import recipes
 
     if options.options:
         _list_options()
-        return
+        return None
     if options.config is None:
         raise ForkLeftError(
             "expected a recipe: --config recipes/lab.yaml, for instance; --options lists what is in one"
         )
-    recipe, config = recipes.read_recipe(options.config, options.rest)
-    from forkleft import runs
-
     _hide_loading_bars()
-    getattr(runs, task)(recipe, config)
+    return recipes.read_options(options.config, options.rest)
 
 
 def _list_options() -> None:

@@ -84,6 +84,13 @@ _Loader.add_implicit_resolver(
     list("-+.0123456789"),
 )
 
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what the loader reads: text that it would take for something else stands in quotes."""
+
+    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+
 _WORDS = {
     bool: "true or false",
     int: "a whole number",
@@ -93,6 +100,7 @@ _WORDS = {
     dict: "names with values",
 }
 _NEEDED = ("student", "teacher", "train_data", "output_dir")
+_NOT_KEPT = ("resume_from_checkpoint", "hub_token")
 
 
 def options() -> dict[str, Field]:
@@ -100,8 +108,8 @@ def options() -> dict[str, Field]:
     return {one.name: one for one in [*fields(Recipe), *_method_first(fields(ForkLeftConfig))] if one.init}
 
 
-def read_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, ForkLeftConfig]:
-    """A recipe from its file, and from words of a command line such as `--learning_rate 1e-4` or `--bf16`.
+def read_options(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What a recipe's file says, and words of a command line such as `--learning_rate 1e-4` or `--bf16`.
 
     Raises ForkLeftError for a file that is no recipe, an unknown option (naming the nearest known one), a value of the
     wrong kind, and for what is missing.
@@ -120,12 +128,24 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, Fork
         del values["resume_from_checkpoint"]
     if missing := [name for name in _NEEDED if name not in values]:
         raise ForkLeftError(f"{path}: expected values for {', '.join(_NEEDED)}, {', '.join(missing)} missing; add them")
+    return values
+
+
+def recipe_of(said: Mapping[str, Any]) -> tuple[Recipe, ForkLeftConfig]:
+    """The two halves of a recipe. Raises ForkLeftError for a value that an option does not know."""
     own = {one.name for one in fields(Recipe)}
-    recipe = Recipe(**{name: value for name, value in values.items() if name in own})
+    recipe = Recipe(**{name: value for name, value in said.items() if name in own})
     try:
-        return recipe, ForkLeftConfig(**{name: value for name, value in values.items() if name not in own})
+        return recipe, ForkLeftConfig(**{name: value for name, value in said.items() if name not in own})
     except (ValueError, ImportError) as error:
-        raise ForkLeftError(f"{path}: {error}") from error
+        raise ForkLeftError(str(error)) from error
+
+
+def recipe_page(said: Mapping[str, Any]) -> str:
+    """A recipe's file that says the same, without what is default, secret, or of one start of the run alone."""
+    known = options()
+    kept = {name: value for name, value in said.items() if name not in _NOT_KEPT and value != default_of(known[name])}
+    return yaml.dump(kept, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def default_of(option: Field) -> Any:

@@ -5,10 +5,14 @@ import pytest
 
 from forkleft.config import ForkLeftConfig
 from forkleft.errors import ForkLeftError
-from forkleft.recipes import Recipe, options, read_recipe
+from forkleft.recipes import Recipe, options, read_options, recipe_of, recipe_page
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
 MINIMAL = "student: a\nteacher: b\ntrain_data: c.jsonl\noutput_dir: runs/x\n"
+
+
+def read_recipe(path, words=()):
+    return recipe_of(read_options(path, words))
 
 
 def write(folder, text):
@@ -95,6 +99,23 @@ def test_an_empty_value_is_none(tmp_path):
 def test_mistakes(tmp_path, text, words, message):
     with pytest.raises(ForkLeftError, match=message):
         read_recipe(write(tmp_path, text), words)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_is_kept_as_it_was_said(path, tmp_path):
+    words = ["--run_name", "'1e6'", "--mask_token", "no", "--adam_epsilon", "1e-9", "--lora_targets", "[q_proj]"]
+    words += ["--resume_from_checkpoint", "true", "--hub_token", "secret", "--rank_weight", "0.1", "--use_cpu"]
+    said = read_options(path, [*words, "--bf16", "false"])
+    (tmp_path / "kept.yaml").write_text(recipe_page(said))
+    kept = read_options(tmp_path / "kept.yaml")
+    # Neither a secret, nor how the run was started, nor what needs no words.
+    assert not {"hub_token", "resume_from_checkpoint", "rank_weight"} & kept.keys()
+    assert kept.items() <= said.items()
+    assert recipe_of(kept)[0] == recipe_of(said)[0]
+    differing = {
+        name for name in options() if getattr(recipe_of(kept)[1], name, 0) != getattr(recipe_of(said)[1], name, 0)
+    }
+    assert differing <= {"hub_token", "resume_from_checkpoint"}
 
 
 def test_files_that_are_no_recipe(tmp_path):
