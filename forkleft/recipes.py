@@ -7,6 +7,7 @@ A recipe names models and data (the fields of `Recipe`) and how to train (those 
 is none: the option keeps its default.
 """
 
+import copy
 import difflib
 import re
 import types
@@ -121,8 +122,9 @@ def read_options(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else "forkleft train --options lists all"
             raise ForkLeftError(f"{path}: there is no option {name!r}; {hint}")
-    # Transformers takes the folder of a checkpoint alone; here true is the newest one, and false is none.
-    hints["resume_from_checkpoint"] = bool | str
+    # Transformers declares text alone: a checkpoint's folder, where true is the newest one here and false is none; and
+    # an old notation of FSDP, where true and false are the new one.
+    hints |= {"resume_from_checkpoint": bool | str, "fsdp": bool | str}
     values = {name: _typed(name, value, hints[name]) for name, value in values.items() if value is not None}
     if values.get("resume_from_checkpoint") is False:
         del values["resume_from_checkpoint"]
@@ -134,6 +136,8 @@ def read_options(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 def recipe_of(said: Mapping[str, Any]) -> tuple[Recipe, ForkLeftConfig]:
     """The two halves of a recipe. Raises ForkLeftError for a value that an option does not know."""
     own = {one.name for one in fields(Recipe)}
+    # Transformers adds its defaults to dictionaries that it is given.
+    said = copy.deepcopy(dict(said))
     recipe = Recipe(**{name: value for name, value in said.items() if name in own})
     try:
         return recipe, ForkLeftConfig(**{name: value for name, value in said.items() if name not in own})

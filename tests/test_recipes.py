@@ -1,3 +1,4 @@
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -37,6 +38,27 @@ def test_the_recipes_of_the_papers_runs_are_there():
     assert {"Qwen3-30B-A3B-Base", "Qwen3-8B-Base", "Qwen3-4B", "Qwen2.5-7B"} <= teachers
 
 
+# Billions of weights.
+SIZES = {"Efficient-DLM-4B": 4.0, "Efficient-DLM-8B": 8.2, "SDAR-4B-Chat-b32": 4.0}
+SIZES |= {"Qwen3-30B-A3B-Base": 30.5, "Qwen3-8B-Base": 8.2, "Qwen3-4B": 4.0, "Qwen2.5-7B": 7.6}
+
+
+@pytest.mark.parametrize("path", [path for path in RECIPES if path.stem != "lab"], ids=lambda path: path.stem)
+def test_the_papers_runs_fit_gpus_of_80_gb_as_their_recipes_say(path):
+    """The sum of the recipe's head, from the sizes of the models and the command that it prints."""
+    recipe, config = read_recipe(path, ["--bf16=false", "--use_cpu"])
+    text = " ".join(line.lstrip("# ") for line in path.read_text().splitlines())
+    local = int(re.search(r"--nproc-per-node (\d+)", text)[1])
+    processes = local * int((re.search(r"--nnodes (\d+)", text) or [0, 1])[1])
+    student, teacher = (SIZES[name.split("/")[-1]] for name in (recipe.student, recipe.teacher))
+    spread = local / 8 if recipe.teacher_device_map == "auto" else 1
+    assert config.fsdp
+    needed = 16 * student / processes + 2 * student + 2 * teacher * spread
+    assert needed < 65
+    assert abs(int(re.search(r"together (\d+) GB", text)[1]) - needed) <= 1
+    assert processes * config.per_device_train_batch_size * config.gradient_accumulation_steps == 32
+
+
 def test_values_come_in_the_kind_that_is_wanted(tmp_path):
     path = write(tmp_path, "learning_rate: 1e-6\nmax_steps: 3\nblock_size: '8'\nmask_token: 5\nsave_strategy: no\n")
     recipe, config = read_recipe(path)
@@ -54,6 +76,14 @@ def test_the_command_line_wins(tmp_path):
     recipe, config = read_recipe(path, words)
     assert (config.rho, config.learning_rate, config.merge_stops) == (0.75, 2e-4, True)
     assert recipe.lora_targets == ["q_proj", "v_proj"]
+
+
+def test_sharding_is_on_or_off(tmp_path):
+    assert read_recipe(write(tmp_path, "fsdp: true\n"), ["--use_cpu"])[1].fsdp is True
+    assert not read_recipe(write(tmp_path, "fsdp: false\n"))[1].fsdp
+    said = read_options(write(tmp_path, "fsdp: true\nfsdp_config: {reshard_after_forward: false}\n"), ["--use_cpu"])
+    recipe_of(said)
+    assert said["fsdp_config"] == {"reshard_after_forward": False}
 
 
 @pytest.mark.parametrize(("said", "found"), [("true", True), ("false", None), ("runs/x/checkpoint-5",) * 2])
