@@ -41,7 +41,7 @@ class AnswerServer:
         concurrency: int = 32,
     ) -> None:
         self.url, self.model, self.api_key = url.rstrip("/"), model, api_key
-        self.stop = tuple(sorted(set(stop)))
+        self.stop = tuple(sorted(set(stop) - {""}))
         self.attempts, self.pause, self.timeout, self.concurrency = attempts, pause, timeout, concurrency
         # vLLM and SGLang look for `stop` in text from which special tokens were removed, unless they are told to stay.
         self._extensions: dict[str, Any] = {_KEPT: False} if self.stop else {}

@@ -65,7 +65,7 @@ def test_answers_end_where_either_model_would_end_them(served):
     """The server is told what ends an answer, and what it leaves of that in the text is cut."""
     url, script, asked = served
     script += [reply("2"), reply("2<|im_end|>\n3<|endoftext|>", "length"), reply("2", "length")]
-    server = AnswerServer(url, "tiny", stop=["<|im_end|>", "<|endoftext|>"], concurrency=1)
+    server = AnswerServer(url, "tiny", stop=["<|im_end|>", "", "<|endoftext|>"], concurrency=1)
     found = server.answers([QUESTION] * 3, max_new_tokens=7)
     assert found == [Answer("2", stopped=True), Answer("2", stopped=True), Answer("2", stopped=False)]
     assert all(body["stop"] == ["<|endoftext|>", "<|im_end|>"] for _, body, _ in asked)
