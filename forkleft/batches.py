@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from forkleft.data import Example
+from forkleft.randomness import keyed_generator
 
 
 class Batches(Sampler[list[int]]):
@@ -45,8 +46,7 @@ class Batches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         order = list(range(self.count))
         if self.shuffle:
-            generator = torch.Generator().manual_seed(self.seed + self.epoch)
-            order = torch.randperm(self.count, generator=generator).tolist()
+            order = torch.randperm(self.count, generator=keyed_generator(self.seed, self.epoch, "order")).tolist()
         for start in range(0, len(self) * self.together, self.together):
             yield order[start : start + self.together][self.process :: self.processes]
 

@@ -4,15 +4,16 @@ positions are drawn, and the teacher is asked on the student's prefixes (paper a
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import Any
 
 import torch
 
 from forkleft.config import ForkLeftConfig
-from forkleft.data import Example
+from forkleft.data import Example, read_examples
 from forkleft.errors import ForkLeftError
 from forkleft.objective.lessons import Lesson, Question, plan
 from forkleft.prompts import prompt_ids
@@ -157,6 +158,24 @@ class Collector:
         return [
             replace(lesson, teacher_hidden_SE=hidden[k]) if k in hidden else lesson for k, lesson in enumerate(lessons)
         ]
+
+
+def prepare_examples(
+    student: Student, teacher: Teacher, rows: Iterable[Mapping[str, Any]], config: ForkLeftConfig
+) -> list[Example]:
+    """The questions of a data set that can be asked and learned from, as every run with this configuration has them.
+
+    student: over the vocabulary that it shares with the teacher. Raises ForkLeftError as `read_examples` and
+    `check_examples` do.
+    """
+    examples = read_examples(
+        rows,
+        prompt_template=config.prompt_template,
+        reference_template=config.reference_template,
+        verifier=config.verifier,
+        letters=config.letters,
+    )
+    return check_examples(student, teacher, examples, config)
 
 
 def check_examples(

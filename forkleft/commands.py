@@ -58,17 +58,24 @@ def _load_student(options: argparse.Namespace) -> Any:
 
 def train(options: argparse.Namespace) -> None:
     """`forkleft train`."""
-    trainer = _run_recipe(options, "train")
-    if trainer is not None and trainer.is_world_process_zero():
-        print(f"{trainer.args.output_dir}: the model with its card, metrics.jsonl and the checkpoints that were kept")
+    if said := _recipe_options(options):
+        from forkleft import recipes, runs
+
+        trainer = runs.train(*recipes.recipe_of(said), said)
+        if trainer.is_world_process_zero():
+            print(f"{trainer.args.output_dir}: the model, its card, metrics.jsonl and the checkpoints that were kept")
 
 
 def answer(options: argparse.Namespace) -> None:
     """`forkleft answer`."""
-    _run_recipe(options, "answer")
+    if said := _recipe_options(options):
+        from forkleft import recipes, runs
+
+        runs.answer(*recipes.recipe_of(said))
 
 
-def _run_recipe(options: argparse.Namespace, task: str) -> Any:
+def _recipe_options(options: argparse.Namespace) -> dict[str, Any] | None:
+    """What the recipe and the command line say; nothing, if only the list of options was asked for."""
     from forkleft import recipes
 
     if options.options:
@@ -78,11 +85,8 @@ def _run_recipe(options: argparse.Namespace, task: str) -> Any:
         raise ForkLeftError(
             "expected a recipe: --config recipes/lab.yaml, for instance; --options lists what is in one"
         )
-    recipe, config = recipes.read_recipe(options.config, options.rest)
-    from forkleft import runs
-
     _hide_loading_bars()
-    return getattr(runs, task)(recipe, config)
+    return recipes.read_options(options.config, options.rest)
 
 
 def _list_options() -> None:

@@ -1,11 +1,12 @@
 """Training data: from the rows of a data set to examples with messages, answer and reference.
 
 A row has a `question` (or `messages`, for system prompts and longer conversations) and an `answer`; it may have a
-`solution` and an `id`.
+`solution` and an `id`. Real sets have gaps: a blank solution is none, and a row with a blank answer is left out.
 """
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typing import Any
 from forkleft.errors import ForkLeftError
 from forkleft.prompts import Message
 from forkleft.verify import LETTERS, Kind, verify_batch
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -38,13 +41,24 @@ def read_examples(
 
     A row without an id is named by a digest of its messages and answer. A solution in which the verifier does not find
     the answer is put into `reference_template`, so that the reference does not unteach the form the verifier needs.
+    A blank solution is none. Rows with a blank answer, which nothing could verify, are left out with one warning.
 
-    Raises ForkLeftError for an empty data set, missing columns or values of the wrong kind, and for one id with two
-    different questions or answers.
+    Raises ForkLeftError for a data set that is empty or has no answers, missing columns or values of the wrong kind,
+    and for one id with two different questions or answers.
     """
-    examples = [_example(number, row, prompt_template) for number, row in enumerate(rows)]
-    if not examples:
+    numbered = dict(enumerate(rows))
+    if not numbered:
         raise ForkLeftError("the data set is empty; expected rows with question (or messages) and answer")
+    blank = [number for number, row in numbered.items() if "answer" in row and _is_blank(row["answer"])]
+    if len(blank) == len(numbered):
+        raise ForkLeftError(f"expected answers, found none in {len(blank)} row(s); name the column that has them")
+    if blank:
+        _LOG.warning(
+            "left out %d of %d rows: their answer is blank; the first: row %d", len(blank), len(numbered), blank[0]
+        )
+    for number in blank:
+        del numbered[number]
+    examples = [_example(number, row, prompt_template) for number, row in numbered.items()]
     named: dict[str, Example] = {}
     for example in examples:
         known = named.setdefault(example.id, example)
@@ -79,14 +93,18 @@ def _example(number: int, row: Mapping[str, Any], prompt_template: str) -> Examp
     else:
         messages = ({"role": "user", "content": fill(prompt_template, {"question": _text(number, row, "question")})},)
     answer = _text(number, row, "answer")
-    solution = None if row.get("solution") is None else _text(number, row, "solution")
+    solution = None if _is_blank(row.get("solution")) else _text(number, row, "solution")
     name = str(row["id"]) if row.get("id") is not None else _digest(messages, answer)
     return Example(name, messages, answer, solution)
 
 
+def _is_blank(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
 def _text(number: int, row: Mapping[str, Any], column: str) -> str:
     value = row.get(column)
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or _is_blank(value):
         raise ForkLeftError(f"row {number}: expected text in {column}, found {value!r:.80}")
     return str(value)
 

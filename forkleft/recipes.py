@@ -3,9 +3,11 @@
     forkleft train --config recipes/lab.yaml --learning_rate 1e-4 --output_dir runs/other
 
 A recipe names models and data (the fields of `Recipe`) and how to train (those of `ForkLeftConfig`, and with it of
-`transformers.TrainingArguments`), all on one level. An option on the command line wins over the file.
+`transformers.TrainingArguments`), all on one level. An option on the command line wins over the file. An empty value
+is none: the option keeps its default.
 """
 
+import copy
 import difflib
 import re
 import types
@@ -83,7 +85,23 @@ _Loader.add_implicit_resolver(
     list("-+.0123456789"),
 )
 
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what the loader reads: text that it would take for something else stands in quotes."""
+
+    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "names with values",
+}
 _NEEDED = ("student", "teacher", "train_data", "output_dir")
+_NOT_KEPT = ("resume_from_checkpoint", "hub_token")
 
 
 def options() -> dict[str, Field]:
@@ -91,8 +109,8 @@ def options() -> dict[str, Field]:
     return {one.name: one for one in [*fields(Recipe), *_method_first(fields(ForkLeftConfig))] if one.init}
 
 
-def read_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, ForkLeftConfig]:
-    """A recipe from its file, and from words of a command line such as `--learning_rate 1e-4` or `--bf16`.
+def read_options(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What a recipe's file says, and words of a command line such as `--learning_rate 1e-4` or `--bf16`.
 
     Raises ForkLeftError for a file that is no recipe, an unknown option (naming the nearest known one), a value of the
     wrong kind, and for what is missing.
@@ -104,15 +122,34 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, Fork
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else "forkleft train --options lists all"
             raise ForkLeftError(f"{path}: there is no option {name!r}; {hint}")
-    values = {name: _typed(name, value, hints[name]) for name, value in values.items()}
-    if missing := [name for name in _NEEDED if values.get(name) is None]:
+    # Transformers declares text alone: a checkpoint's folder, where true is the newest one here and false is none; and
+    # an old notation of FSDP, where true and false are the new one.
+    hints |= {"resume_from_checkpoint": bool | str, "fsdp": bool | str}
+    values = {name: _typed(name, value, hints[name]) for name, value in values.items() if value is not None}
+    if values.get("resume_from_checkpoint") is False:
+        del values["resume_from_checkpoint"]
+    if missing := [name for name in _NEEDED if name not in values]:
         raise ForkLeftError(f"{path}: expected values for {', '.join(_NEEDED)}, {', '.join(missing)} missing; add them")
+    return values
+
+
+def recipe_of(said: Mapping[str, Any]) -> tuple[Recipe, ForkLeftConfig]:
+    """The two halves of a recipe. Raises ForkLeftError for a value that an option does not know."""
     own = {one.name for one in fields(Recipe)}
-    recipe = Recipe(**{name: value for name, value in values.items() if name in own})
+    # Transformers adds its defaults to dictionaries that it is given.
+    said = copy.deepcopy(dict(said))
+    recipe = Recipe(**{name: value for name, value in said.items() if name in own})
     try:
-        return recipe, ForkLeftConfig(**{name: value for name, value in values.items() if name not in own})
+        return recipe, ForkLeftConfig(**{name: value for name, value in said.items() if name not in own})
     except (ValueError, ImportError) as error:
-        raise ForkLeftError(f"{path}: {error}") from error
+        raise ForkLeftError(str(error)) from error
+
+
+def recipe_page(said: Mapping[str, Any]) -> str:
+    """A recipe's file that says the same, without what is default, secret, or of one start of the run alone."""
+    known = options()
+    kept = {name: value for name, value in said.items() if name not in _NOT_KEPT and value != default_of(known[name])}
+    return yaml.dump(kept, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def default_of(option: Field) -> Any:
@@ -156,10 +193,21 @@ def _word_values(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:
-    """A value as its option wants it: a number may stand in quotes, and text may look like a number."""
+    """A value as its option wants it: a number may stand in quotes, and text may look like a number.
+
+    Raises ForkLeftError if it is of none of the option's kinds.
+    """
+    if hint is Any:
+        return value
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    kinds = [typing.get_origin(kind) or kind for kind in (typing.get_args(hint) if union else (hint,))]
-    if value is None or type(value) in kinds:
+    kinds = {_kind(one): typing.get_args(one) for one in (typing.get_args(hint) if union else (hint,))}
+    if isinstance(value, list) and list in kinds:
+        (inner,) = kinds[list] or (Any,)
+        return [_typed(name, one, inner) for one in value]
+    if isinstance(value, dict) and dict in kinds:
+        _, inner = kinds[dict] or (Any, Any)
+        return {key: _typed(name, one, inner) for key, one in value.items()}
+    if type(value) in kinds:
         return value
     number = isinstance(value, int | float | str) and not isinstance(value, bool)
     for kind in (int, float):
@@ -167,11 +215,19 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
             try:
                 if kind is float or float(value) == int(float(value)):
                     return kind(float(value))
-            except ValueError:
+            except (ValueError, OverflowError):
                 continue
-    if str in kinds and not isinstance(value, dict | list):
+    # Where a list or names with values may stand as well, text is a name or a file, and nothing else is meant by it.
+    if str in kinds and not {list, dict} & kinds.keys() and not isinstance(value, list | dict | None):
         return str(value).lower() if isinstance(value, bool) else str(value)
-    if isinstance(value, str | bool | int | float) and set(kinds) <= {int, float, bool, type(None)}:
-        wanted = "true or false" if bool in kinds else "a number"
-        raise ForkLeftError(f"{name}: expected {wanted}, found {value!r}")
-    return value
+    wanted = " or ".join(words for kind, words in _WORDS.items() if kind in kinds)
+    raise ForkLeftError(f"{name}: expected {wanted or 'nothing, as no recipe can hold it'}, found {value!r:.60}")
+
+
+def _kind(hint: Any) -> Any:
+    """What a value of a hint is in YAML."""
+    if typing.get_origin(hint) is typing.Literal:
+        return type(typing.get_args(hint)[0])
+    kind = typing.get_origin(hint) or hint
+    # The choices of Transformers are enumerations of strings.
+    return str if issubclass(kind, str) else kind

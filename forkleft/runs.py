@@ -1,28 +1,29 @@
 """Runs behind `forkleft train` and `forkleft answer`: from a recipe to models, data and a trainer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from accelerate import PartialState
+from accelerate.utils import gather_object
 from rich.console import Console
 from rich.progress import track
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from forkleft.collection import prepare_examples
 from forkleft.config import ForkLeftConfig
-from forkleft.data import read_examples
 from forkleft.errors import ForkLeftError
 from forkleft.jsonl import read_jsonl
 from forkleft.lab.models import MODELS, model_path
 from forkleft.lab.questions import HELD_OUT_SETS, held_out, training_stream
-from forkleft.recipes import Recipe
+from forkleft.recipes import Recipe, recipe_page
 from forkleft.students import Student, load_student
 from forkleft.teacher import AnswerCache, AnswerServer, Teacher, cached_answers, load_teacher
-from forkleft.teacher.answers import Answerer
-from forkleft.trainer import ForkLeftTrainer
+from forkleft.teacher.answers import Answerer, answer_key
+from forkleft.trainer import ForkLeftTrainer, sharing_vocabulary
 from forkleft.verify import verify_batch
 
 _LAB = "lab:"
@@ -31,8 +32,24 @@ _LAB_TRAIN = "train"
 _ASKED_AT_ONCE = 64
 
 
-def train(recipe: Recipe, config: ForkLeftConfig) -> ForkLeftTrainer:
-    """Train as a recipe says; `config.resume_from_checkpoint` resumes. The trainer is returned."""
+class _KeptRecipe(TrainerCallback):
+    """Leaves a recipe in the output folder that repeats the run, once the run has been accepted and begins."""
+
+    def __init__(self, page: str) -> None:
+        self.page = page
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
+        if state.is_world_process_zero:
+            (Path(args.output_dir) / "recipe.yaml").write_text(self.page, encoding="utf-8")
+
+
+def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> ForkLeftTrainer:
+    """Train as a recipe says; `config.resume_from_checkpoint` resumes. The trainer is returned.
+
+    said: the options that both come from (`read_options`); they are kept in the output folder.
+    """
     student = student_of(recipe)
     teacher = teacher_of(recipe, student)
     settings: dict[str, Any] = {}
@@ -47,13 +64,11 @@ def train(recipe: Recipe, config: ForkLeftConfig) -> ForkLeftTrainer:
         teacher,
         config,
         _train_rows(recipe, config),
-        answerer=_server(recipe),
+        answerer=_server(recipe, teacher),
         merge_adapters=recipe.merge_adapters,
+        callbacks=[_KeptRecipe(recipe_page(said))],
         **settings,
     )
-    if trainer.is_world_process_zero():
-        page = yaml.safe_dump({name: value for name, value in asdict(recipe).items() if value is not None})
-        (Path(config.output_dir) / "recipe.yaml").write_text(page, encoding="utf-8")
     trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
     return trainer
 
@@ -63,33 +78,35 @@ def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
 
     Processes under torchrun divide the questions.
     """
-    state, console = PartialState(), Console()
-    answerer: Answerer | None = _server(recipe)
+    state, console, budget = PartialState(), Console(), config.teacher_max_new_tokens
+    student = student_of(recipe)
+    if recipe.answers_url is not None:
+        # The server has the weights; here only the tokenizer, the context and the stop ids are needed.
+        recipe = replace(recipe, teacher_device_map="meta")
+    teacher = teacher_of(recipe, student)
+    answerer: Answerer | None = _server(recipe, teacher)
     if answerer is None:
-        answerer = teacher_of(recipe, student_of(recipe))
-        answerer.place(config.device)
-    examples = read_examples(
-        _train_rows(recipe, config),
-        prompt_template=config.prompt_template,
-        reference_template=config.reference_template,
-        verifier=config.verifier,
-        letters=config.letters,
-    )
+        answerer = teacher
+        teacher.place(config.device)
+    rows = _train_rows(recipe, config)
+    examples = prepare_examples(sharing_vocabulary(student, teacher), teacher, rows, config)
     mine = examples[state.process_index :: state.num_processes]
-    cache = AnswerCache(config.answer_file)
-    known, texts = len(cache), []
+    cache, texts = AnswerCache(config.answer_file), []
+    keys = {answer_key(answerer.identity, example.messages, budget) for example in mine}
+    new = sum(cache.get(key) is None for key in keys)
     parts = range(0, len(mine), _ASKED_AT_ONCE)
     for start in track(parts, "asking the teacher", console=console, disable=not state.is_main_process):
         asked = [example.messages for example in mine[start : start + _ASKED_AT_ONCE]]
-        found = cached_answers(answerer, cache, asked, max_new_tokens=config.teacher_max_new_tokens)
-        texts += [one.text for one in found]
+        texts += [one.text for one in cached_answers(answerer, cache, asked, max_new_tokens=budget)]
     expected = [example.answer for example in mine]
     right = sum(verify_batch(texts, expected, config.verifier, letters=config.letters))
-    console.print(
-        f"{len(mine)} questions, {right} answered right ({right / len(mine):.1%}); {len(cache) - known} new answers in "
-        f"{cache.path}",
-        highlight=False,
-    )
+    right, new = map(sum, zip(*gather_object([(right, new)]), strict=True))
+    if state.is_main_process:
+        console.print(
+            f"{len(examples)} questions, {right} answered right ({right / len(examples):.1%}); {new} new answers in "
+            f"{cache.path}",
+            highlight=False,
+        )
 
 
 def student_of(recipe: Recipe) -> Student:
@@ -192,10 +209,12 @@ def _train_rows(recipe: Recipe, config: ForkLeftConfig) -> list[dict[str, Any]]:
     )
 
 
-def _server(recipe: Recipe) -> AnswerServer | None:
+def _server(recipe: Recipe, teacher: Teacher) -> AnswerServer | None:
+    """The server of a recipe, whose answers end where those of the teacher in memory do."""
     if recipe.answers_url is None:
         return None
-    return AnswerServer(recipe.answers_url, recipe.answers_model or recipe.teacher)
+    stop = [teacher.tokenizer.decode([i]) for i in teacher.stop_ids]
+    return AnswerServer(recipe.answers_url, recipe.answers_model or recipe.teacher, stop=stop)
 
 
 def _adapters(recipe: Recipe) -> Any:

@@ -25,9 +25,9 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from forkleft.batches import Batches, Loader
 from forkleft.card import model_card
-from forkleft.collection import Clock, Collected, Collector, check_examples
+from forkleft.collection import Clock, Collected, Collector, prepare_examples
 from forkleft.config import ForkLeftConfig
-from forkleft.data import Example, read_examples
+from forkleft.data import Example
 from forkleft.errors import ForkLeftError
 from forkleft.metrics import Observation, summarise
 from forkleft.objective.update import Record, update_loss
@@ -74,7 +74,7 @@ class ForkLeftTrainer(SavingTrainer):
         if student.tokenizer is None:
             raise ForkLeftError("the student has no tokenizer, which turns its responses into text to verify")
         model = student.model
-        student = _sharing(student, teacher)
+        student = sharing_vocabulary(student, teacher)
         if peft_config is not None:
             from peft import get_peft_model
 
@@ -116,14 +116,7 @@ class ForkLeftTrainer(SavingTrainer):
         self._retained = 0
 
     def _examples(self, rows: Rows, args: ForkLeftConfig) -> list[Example]:
-        examples = read_examples(
-            rows,
-            prompt_template=args.prompt_template,
-            reference_template=args.reference_template,
-            verifier=args.verifier,
-            letters=args.letters,
-        )
-        return check_examples(self.student, self.teacher, examples, args)
+        return prepare_examples(self.student, self.teacher, rows, args)
 
     # Updates.
 
@@ -362,7 +355,7 @@ class ForkLeftTrainer(SavingTrainer):
             save_student(self.student, folder, merge_adapters=self.merge_adapters)
 
 
-def _sharing(student: Student, teacher: Teacher) -> Student:
+def sharing_vocabulary(student: Student, teacher: Teacher) -> Student:
     """The student over the vocabulary that it shares with the teacher. Raises ForkLeftError if there is none."""
     stop_ids = student.vocabulary.stop_ids
     if missing := set(stop_ids) - set(teacher.stop_ids):

@@ -5,11 +5,11 @@ import pytest
 from forkleft.batches import Batches, Loader
 
 
-def parts(count, size, processes, *, epoch=0, **settings):
+def parts(count, size, processes, *, epoch=0, seed=3, **settings):
     """The batches of every process."""
     found = []
     for process in range(processes):
-        batches = Batches(count, size, process=process, processes=processes, seed=3, **settings)
+        batches = Batches(count, size, process=process, processes=processes, seed=seed, **settings)
         batches.set_epoch(epoch)
         assert len(list(batches)) == len(batches)
         found.append(list(batches))
@@ -30,6 +30,8 @@ def test_every_question_once_and_equally_many_batches(count, size, processes):
 def test_another_epoch_is_another_order():
     one, again, other = (parts(20, 4, 1, epoch=epoch) for epoch in (0, 0, 1))
     assert one == again != other
+    # Nor is it the order of another seed.
+    assert other != parts(20, 4, 1, epoch=0, seed=4)
 
 
 def test_what_is_not_full_can_be_dropped_and_order_kept():

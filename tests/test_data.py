@@ -36,6 +36,18 @@ def test_a_solution_gets_the_form_that_the_verifier_needs():
     assert bare.reference == "so 2 #2"
 
 
+def test_gaps_in_a_data_set_cost_only_what_they_must(caplog):
+    rows = [{"id": k, "question": "q", "answer": a, "solution": s} for k, (a, s) in enumerate([
+        ("2", ""), ("", "so #2"), ("2", " \n"), (None, None), ("2", "so #2"),
+    ])]  # fmt: skip
+    with caplog.at_level("WARNING"):
+        found = read(rows)
+    assert [(one.id, one.reference) for one in found] == [("0", None), ("2", None), ("4", "so #2")]
+    assert [record.getMessage() for record in caplog.records] == [
+        "left out 2 of 5 rows: their answer is blank; the first: row 1"
+    ]
+
+
 def test_a_choice_is_among_the_letters_offered():
     rows = [{"question": "a", "answer": "F", "solution": "answer: F"}]
     assert read(rows, verifier="choice", letters="ABCDEFGHIJ")[0].reference == "answer: F"
@@ -55,7 +67,15 @@ def test_templates_are_full_of_braces():
         ([], "the data set is empty"),
         ([{"question": "a"}], r"needs the columns answer and question \(or messages\), found question"),
         ([{"q": "a", "answer": "1"}], "found answer, q"),
-        ([{"question": "a", "answer": None}], "row 0: expected text in answer, found None"),
+        (
+            [{"question": "a", "answer": blank} for blank in (None, "", " ")],
+            r"expected answers, found none in 3 row\(s\)",
+        ),
+        (
+            [{"question": "a", "answer": "1"}, {"question": "a", "answer": [2]}],
+            r"row 1: expected text in answer, found \[2",
+        ),
+        ([{"question": "a", "answer": "1", "solution": ["s"]}], r"row 0: expected text in solution, found \['s'\]"),
         ([{"question": "a", "answer": True}], "row 0: expected text in answer, found True"),
         ([{"question": "", "answer": "1"}], "row 0: expected text in question, found ''"),
         ([{"messages": [{"role": "user"}], "answer": "1"}], "row 0: expected messages with role and content"),

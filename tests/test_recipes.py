@@ -1,12 +1,19 @@
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from forkleft.config import ForkLeftConfig
 from forkleft.errors import ForkLeftError
-from forkleft.recipes import options, read_recipe
+from forkleft.recipes import Recipe, options, read_options, recipe_of, recipe_page
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
 MINIMAL = "student: a\nteacher: b\ntrain_data: c.jsonl\noutput_dir: runs/x\n"
+
+
+def read_recipe(path, words=()):
+    return recipe_of(read_options(path, words))
 
 
 def write(folder, text):
@@ -31,6 +38,27 @@ def test_the_recipes_of_the_papers_runs_are_there():
     assert {"Qwen3-30B-A3B-Base", "Qwen3-8B-Base", "Qwen3-4B", "Qwen2.5-7B"} <= teachers
 
 
+# Billions of weights.
+SIZES = {"Efficient-DLM-4B": 4.0, "Efficient-DLM-8B": 8.2, "SDAR-4B-Chat-b32": 4.0}
+SIZES |= {"Qwen3-30B-A3B-Base": 30.5, "Qwen3-8B-Base": 8.2, "Qwen3-4B": 4.0, "Qwen2.5-7B": 7.6}
+
+
+@pytest.mark.parametrize("path", [path for path in RECIPES if path.stem != "lab"], ids=lambda path: path.stem)
+def test_the_papers_runs_fit_gpus_of_80_gb_as_their_recipes_say(path):
+    """The sum of the recipe's head, from the sizes of the models and the command that it prints."""
+    recipe, config = read_recipe(path, ["--bf16=false", "--use_cpu"])
+    text = " ".join(line.lstrip("# ") for line in path.read_text().splitlines())
+    local = int(re.search(r"--nproc-per-node (\d+)", text)[1])
+    processes = local * int((re.search(r"--nnodes (\d+)", text) or [0, 1])[1])
+    student, teacher = (SIZES[name.split("/")[-1]] for name in (recipe.student, recipe.teacher))
+    spread = local / 8 if recipe.teacher_device_map == "auto" else 1
+    assert config.fsdp
+    needed = 16 * student / processes + 2 * student + 2 * teacher * spread
+    assert needed < 65
+    assert abs(int(re.search(r"together (\d+) GB", text)[1]) - needed) <= 1
+    assert processes * config.per_device_train_batch_size * config.gradient_accumulation_steps == 32
+
+
 def test_values_come_in_the_kind_that_is_wanted(tmp_path):
     path = write(tmp_path, "learning_rate: 1e-6\nmax_steps: 3\nblock_size: '8'\nmask_token: 5\nsave_strategy: no\n")
     recipe, config = read_recipe(path)
@@ -48,7 +76,28 @@ def test_the_command_line_wins(tmp_path):
     recipe, config = read_recipe(path, words)
     assert (config.rho, config.learning_rate, config.merge_stops) == (0.75, 2e-4, True)
     assert recipe.lora_targets == ["q_proj", "v_proj"]
-    assert read_recipe(path, ["--resume_from_checkpoint", "true"])[1].resume_from_checkpoint == "true"
+
+
+def test_sharding_is_on_or_off(tmp_path):
+    assert read_recipe(write(tmp_path, "fsdp: true\n"), ["--use_cpu"])[1].fsdp is True
+    assert not read_recipe(write(tmp_path, "fsdp: false\n"))[1].fsdp
+    said = read_options(write(tmp_path, "fsdp: true\nfsdp_config: {reshard_after_forward: false}\n"), ["--use_cpu"])
+    recipe_of(said)
+    assert said["fsdp_config"] == {"reshard_after_forward": False}
+
+
+@pytest.mark.parametrize(("said", "found"), [("true", True), ("false", None), ("runs/x/checkpoint-5",) * 2])
+def test_resuming_is_true_false_or_a_folder(tmp_path, said, found):
+    in_file = write(tmp_path, f"resume_from_checkpoint: {said}\n")
+    assert read_recipe(in_file)[1].resume_from_checkpoint == found
+    in_words = write(tmp_path, "resume_from_checkpoint: runs/y\n"), ["--resume_from_checkpoint", said]
+    assert read_recipe(*in_words)[1].resume_from_checkpoint == found
+
+
+def test_an_empty_value_is_none(tmp_path):
+    path = write(tmp_path, "rho:\nblock_size:\nmax_steps: 3\n")
+    recipe, config = read_recipe(path, ["--max_steps="])
+    assert (config.rho, recipe.block_size, config.max_steps) == (0.25, None, -1)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +107,15 @@ def test_the_command_line_wins(tmp_path):
         ("", ["--pases", "3"], "no option 'pases'; did you mean passes?"),
         ("", ["--xyzzyxyzzy"], "no option 'xyzzyxyzzy'; forkleft train --options lists all"),
         ("learning_rate: fast\n", [], "learning_rate: expected a number, found 'fast'"),
-        ("max_steps: 1.5\n", [], "max_steps: expected a number, found 1.5"),
+        ("max_steps: 1.5\n", [], "max_steps: expected a whole number, found 1.5"),
+        ("max_steps: .inf\n", [], "max_steps: expected a whole number, found inf"),
+        ("columns: question\n", [], "columns: expected names with values, found 'question'"),
+        ("columns: {question: [a]}\n", [], r"columns: expected text, found \['a'\]"),
+        ("student: [a]\n", [], r"student: expected text, found \['a'\]"),
+        ("lr_scheduler_kwargs: 3\n", [], "lr_scheduler_kwargs: expected text or names with values, found 3"),
+        ("lora_targets: {q_proj: 1}\n", [], r"lora_targets: expected text or a list, found \{'q_proj': 1\}"),
+        ("rho: [1]\n", [], r"rho: expected a number, found \[1\]"),
+        ("parallelism_config: 3\n", [], "parallelism_config: expected nothing, as no recipe can hold it, found 3"),
         ("bf16: maybe\n", [], "bf16: expected true or false, found 'maybe'"),
         ("rollout_order: best\n", [], "rollout_order must be one of high_entropy, .*found 'best'"),
         ("verifier: judge\n", [], "unknown verifier kind 'judge'; there are math"),
@@ -74,6 +131,23 @@ def test_mistakes(tmp_path, text, words, message):
         read_recipe(write(tmp_path, text), words)
 
 
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_is_kept_as_it_was_said(path, tmp_path):
+    words = ["--run_name", "'1e6'", "--mask_token", "no", "--adam_epsilon", "1e-9", "--lora_targets", "[q_proj]"]
+    words += ["--resume_from_checkpoint", "true", "--hub_token", "secret", "--rank_weight", "0.1", "--use_cpu"]
+    said = read_options(path, [*words, "--bf16", "false"])
+    (tmp_path / "kept.yaml").write_text(recipe_page(said))
+    kept = read_options(tmp_path / "kept.yaml")
+    # Neither a secret, nor how the run was started, nor what needs no words.
+    assert not {"hub_token", "resume_from_checkpoint", "rank_weight"} & kept.keys()
+    assert kept.items() <= said.items()
+    assert recipe_of(kept)[0] == recipe_of(said)[0]
+    differing = {
+        name for name in options() if getattr(recipe_of(kept)[1], name, 0) != getattr(recipe_of(said)[1], name, 0)
+    }
+    assert differing <= {"hub_token", "resume_from_checkpoint"}
+
+
 def test_files_that_are_no_recipe(tmp_path):
     with pytest.raises(ForkLeftError, match="there is no recipe"):
         read_recipe(tmp_path / "missing.yaml")
@@ -83,7 +157,9 @@ def test_files_that_are_no_recipe(tmp_path):
 
 
 def test_every_option_of_ours_says_what_it_does():
-    ours = [one for name, one in options().items() if one.metadata.get("help")]
-    assert len(ours) > 100
-    names = list(options())
-    assert names.index("student") < names.index("rho") < names.index("optim")
+    known = options()
+    ours = [*(one.name for one in fields(Recipe)), *ForkLeftConfig.__annotations__]
+    assert [name for name in ours if not known[name].metadata.get("help")] == []
+    # First the models and the data, then the method, then the options of Transformers.
+    assert list(known)[: len(fields(Recipe))] == ours[: len(fields(Recipe))]
+    assert set(list(known)[: len(ours)]) == set(ours)

@@ -1,8 +1,10 @@
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from forkleft.cli import main
 from forkleft.errors import ForkLeftError
@@ -24,8 +26,7 @@ def test_a_recipe_trains_and_its_result_loads_as_a_student(tmp_path, capsys):
     assert {"metrics.jsonl", "traces.jsonl", "README.md", "config.json", "checkpoint-1"} <= {
         path.name for path in output.iterdir()
     }
-    kept = yaml.safe_load((output / "recipe.yaml").read_text())
-    assert (kept["student"], kept["train_questions"]) == ("lab:student-block", 4)
+    kept = (output / "recipe.yaml").read_text()
     for folder in (output, output / "checkpoint-1"):
         student = load_student(folder)
         assert student.family == load_student(checkpoint("lab:student-block")).family
@@ -33,9 +34,58 @@ def test_a_recipe_trains_and_its_result_loads_as_a_student(tmp_path, capsys):
         assert written.text
     # The answers were there: asking again would have appended.
     assert len((output / "teacher_answers.jsonl").read_text().splitlines()) == 4
-    assert main(words) == 2
+    assert main([*words, "--rho", "0.9"]) == 2
     assert "holds checkpoints of an earlier run" in capsys.readouterr().err
     assert main([*words, "--resume_from_checkpoint", "true"]) == 0
+    assert (output / "recipe.yaml").read_text() == kept
+    again = tmp_path / "again"
+    assert main(["train", "--config", str(output / "recipe.yaml"), "--output_dir", str(again)]) == 0
+    assert (again / "model.safetensors").read_bytes() == (output / "model.safetensors").read_bytes()
+
+
+def test_answers_are_asked_for_the_questions_that_training_asks(tmp_path, capsys):
+    data = tmp_path / "rows.jsonl"
+    rows = [{"question": "a=4;b=a+a;c=6*b;d=c+9;d?", "answer": "7"}, {"question": "a=4;" * 200 + "a?", "answer": "4"}]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["answer", "--config", LAB, *QUICK, "--train_data", str(data), "--output_dir", str(tmp_path / "run")]
+    assert main(words) == 2
+    assert "exceed the student's context of 512" in capsys.readouterr().err
+    assert main([*words, "--long_prompts", "skip"]) == 0
+    assert "1 questions, 1 answered right (100.0%); 1 new answers in" in " ".join(capsys.readouterr().out.split())
+
+
+def test_several_processes_answer_and_tell_once(tmp_path):
+    """Three for two questions: one has nothing to do."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--master-port", "0"]
+    launch += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "forkleft"]
+    words = ["answer", "--config", LAB, *QUICK, "--train_questions", "2", "--output_dir", str(tmp_path)]
+    done = subprocess.run([*launch, *words], capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = " ".join(done.stdout.split())
+    assert told.count("questions,") == 1
+    assert "2 questions, 2 answered right (100.0%); 2 new answers in" in told
+
+
+def test_a_server_answers_without_the_teachers_weights(tmp_path, capsys, monkeypatch):
+    """It is told what ends the answers of both models."""
+    from forkleft import runs
+    from forkleft.teacher import Answer, AnswerServer
+
+    asked = []
+
+    def answers(server, conversations, *, max_new_tokens):
+        asked.append(server)
+        return [Answer("#0", stopped=True)] * len(conversations)
+
+    monkeypatch.setattr(AnswerServer, "answers", answers)
+    loaded = runs.teacher_of
+    teachers = []
+    monkeypatch.setattr(runs, "teacher_of", lambda *given: teachers.append(loaded(*given)) or teachers[-1])
+    words = ["answer", "--config", LAB, *QUICK, "--answers_url", "http://localhost:9/v1", "--answers_model", "strong"]
+    assert main([*words, "--output_dir", str(tmp_path)]) == 0
+    assert "4 new answers in" in " ".join(capsys.readouterr().out.split())
+    assert (asked[0].model, asked[0].stop) == ("strong", ("<|endoftext|>", "<|im_end|>"))
+    assert teachers[0].model.device.type == "meta"
 
 
 def test_adapters_are_saved_apart_or_merged(tmp_path):

@@ -11,17 +11,21 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from forkleft.errors import ForkLeftError
 from forkleft.prompts import Message
 from forkleft.teacher.answers import Answer
 
+_KEPT = "skip_special_tokens"
+
 
 class AnswerServer:
     """A model behind `url` (for instance http://localhost:8000/v1).
 
-    attempts: how often a request is tried, waiting 1, 2, 4 … times `pause` seconds in between. timeout: seconds for one
-    request. concurrency: requests under way at a time.
+    stop: texts that end an answer and are no part of it: those of both models' stop tokens, which are
+    `[teacher.tokenizer.decode([i]) for i in teacher.stop_ids]`. attempts: how often a request is tried, waiting 1, 2,
+    4 … times `pause` seconds in between. timeout: seconds for one request. concurrency: requests under way at a time.
     """
 
     def __init__(
@@ -29,6 +33,7 @@ class AnswerServer:
         url: str,
         model: str,
         *,
+        stop: Sequence[str] = (),
         api_key: str | None = None,
         attempts: int = 5,
         pause: float = 1.0,
@@ -36,12 +41,15 @@ class AnswerServer:
         concurrency: int = 32,
     ) -> None:
         self.url, self.model, self.api_key = url.rstrip("/"), model, api_key
+        self.stop = tuple(sorted(set(stop) - {""}))
         self.attempts, self.pause, self.timeout, self.concurrency = attempts, pause, timeout, concurrency
+        # vLLM and SGLang look for `stop` in text from which special tokens were removed, unless they are told to stay.
+        self._extensions: dict[str, Any] = {_KEPT: False} if self.stop else {}
 
     @property
     def identity(self) -> str:
-        """Where the answers come from; a server does not tell more."""
-        return f"{self.url} {self.model}"
+        """The name of the model and what ends its answers; a server does not tell more, and it may move."""
+        return json.dumps({"model": self.model, "stop": self.stop})
 
     def answers(self, conversations: Sequence[Sequence[Message]], *, max_new_tokens: int) -> list[Answer]:
         """A greedy answer to each conversation. Raises ForkLeftError if the server cannot be reached or understood."""
@@ -57,13 +65,19 @@ class AnswerServer:
             "stream": False,
             "chat_template_kwargs": {"enable_thinking": False},
         }
+        if self.stop:
+            body |= {"stop": self.stop} | self._extensions
         for attempt in range(self.attempts):
             if attempt:
                 time.sleep(self.pause * 2 ** (attempt - 1))
             try:
-                return _parsed(self._post(body))
+                return _parsed(self._post(body), self.stop)
             except urllib.error.HTTPError as error:
                 reason = f"HTTP {error.code}: {error.read(200).decode(errors='replace')}"
+                if error.code in (400, 422) and _KEPT in body and _KEPT in reason:
+                    # `transformers serve` refuses fields that are not OpenAI's; it looks for `stop` in all tokens.
+                    self._extensions = {}
+                    return self._answer(messages, max_new_tokens)
                 if error.code < 500 and error.code not in (408, 429):
                     break
             except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, IndexError) as error:
@@ -82,10 +96,14 @@ class AnswerServer:
             return json.load(response)
 
 
-def _parsed(reply: dict) -> Answer:
-    """Raises ValueError, KeyError, TypeError or IndexError if the reply is not a chat completion."""
+def _parsed(reply: dict, stop: Sequence[str]) -> Answer:
+    """Raises ValueError, KeyError, TypeError or IndexError if the reply is not a chat completion at its end."""
     choice = reply["choices"][0]
-    text = choice["message"]["content"]
+    text, reason = choice["message"]["content"], choice["finish_reason"]
     if not isinstance(text, str):
         raise TypeError(f"expected the answer as text, found {text!r:.80}")
-    return Answer(text, stopped=choice["finish_reason"] == "stop")
+    if reason not in ("stop", "length"):
+        raise ValueError(f"expected an answer that ended by stop or length, found {reason!r:.80}")
+    # Some servers leave in the text what ended it.
+    end = min((text.index(one) for one in stop if one in text), default=None)
+    return Answer(text[:end], stopped=reason == "stop" or end is not None)

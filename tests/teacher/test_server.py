@@ -61,6 +61,44 @@ def test_a_greedy_chat_completion(served):
     assert authorization == "Bearer secret"
 
 
+def test_answers_end_where_either_model_would_end_them(served):
+    """The server is told what ends an answer, and what it leaves of that in the text is cut."""
+    url, script, asked = served
+    script += [reply("2"), reply("2<|im_end|>\n3<|endoftext|>", "length"), reply("2", "length")]
+    server = AnswerServer(url, "tiny", stop=["<|im_end|>", "", "<|endoftext|>"], concurrency=1)
+    found = server.answers([QUESTION] * 3, max_new_tokens=7)
+    assert found == [Answer("2", stopped=True), Answer("2", stopped=True), Answer("2", stopped=False)]
+    assert all(body["stop"] == ["<|endoftext|>", "<|im_end|>"] for _, body, _ in asked)
+    # Or vLLM would remove them before it looks for them.
+    assert all(body["skip_special_tokens"] is False for _, body, _ in asked)
+
+
+def test_a_server_that_knows_the_fields_of_openai_alone(served):
+    url, script, asked = served
+    script += [(422, "Unexpected fields in the request: {'skip_special_tokens'}"), reply("2")]
+    server = AnswerServer(url, "tiny", stop=["<|im_end|>"], attempts=1)
+    assert server.answers([QUESTION], max_new_tokens=7) == [Answer("2", stopped=True)]
+    assert server.answers([QUESTION], max_new_tokens=7) == [Answer("2", stopped=True)]
+    assert ["skip_special_tokens" in body for _, body, _ in asked] == [True, False, False]
+    assert all(body["stop"] == ["<|im_end|>"] for _, body, _ in asked)
+
+
+def test_a_server_that_moved_is_not_asked_again(served, tmp_path):
+    url, script, asked = served
+    script.append(reply("2"))
+    cache = AnswerCache(tmp_path / "answers.jsonl")
+    here = AnswerServer(url, "tiny", stop=["a", "b"])
+    moved = AnswerServer(url.replace("127.0.0.1", "localhost"), "tiny", stop=["b", "a"])
+    for server in (here, moved):
+        assert cached_answers(server, cache, [QUESTION], max_new_tokens=7)[0].text == "2"
+    assert len(asked) == 1
+    assert here.identity == moved.identity
+    assert here.identity not in (
+        AnswerServer(url, "other", stop=["a", "b"]).identity,
+        AnswerServer(url, "tiny", stop=["a"]).identity,
+    )
+
+
 def test_answers_keep_the_order_of_the_questions(served):
     url, script, _ = served
     script += [reply(str(k), "length") for k in range(5)]
@@ -83,6 +121,10 @@ def test_a_server_that_recovers(served):
         ((404, "no such model"), 1, r"1 attempt\(s\): HTTP 404: no such model"),
         ((200, "<html>"), 3, r"3 attempt\(s\): JSONDecodeError"),
         (reply(None), 3, "expected the answer as text, found None"),
+        *(
+            (reply("2", reason), 3, f"expected an answer that ended by stop or length, found {reason!r}")
+            for reason in ("abort", "content_filter", "error", None)
+        ),
     ],
 )
 def test_a_server_that_does_not(served, tmp_path, answer, attempts, message):
@@ -138,7 +180,8 @@ def test_answers_of_a_real_server_equal_those_of_the_model_in_memory(transformer
     )
     questions = held_out("chain-3", 4)
     asked = [[{"role": "user", "content": one.prompt}] for one in questions]
-    server = AnswerServer(url, name, concurrency=2)
+    stop = [teacher.tokenizer.decode([i]) for i in teacher.stop_ids]
+    server = AnswerServer(url, name, stop=stop, concurrency=2)
     cache = AnswerCache(tmp_path / "answers")
     found = cached_answers(server, cache, asked, max_new_tokens=60)
     assert found == teacher.answers(asked, max_new_tokens=60)
@@ -146,5 +189,7 @@ def test_answers_of_a_real_server_equal_those_of_the_model_in_memory(transformer
     cut = server.answers(asked[:1], max_new_tokens=5)
     assert cut == teacher.answers(asked[:1], max_new_tokens=5)
     assert not cut[0].stopped
+    first_step = AnswerServer(url, name, stop=[*stop, ";"]).answers(asked[:1], max_new_tokens=60)
+    assert first_step == [Answer(questions[0].solution.partition(";")[0], stopped=True)]
     with pytest.raises(ForkLeftError, match="does it serve that model"):
         AnswerServer(url, "no/such-model", attempts=1).answers(asked[:1], max_new_tokens=5)
