@@ -26,6 +26,7 @@ from forkleft.trainer import ForkLeftTrainer
 
 SETS = ("chain-3", "chain-4", "chain-5")
 UPDATES, QUESTIONS = 40, 48
+_POOL = 960
 _SEED = 1
 
 
@@ -34,8 +35,10 @@ def demo(
 ) -> None:
     """Distil a lab student with a lab teacher, evaluate before and after, print the table, and leave the run's folder.
 
-    Raises ForkLeftError if the folder exists already.
+    Raises ForkLeftError if the folder exists already, or there is nothing to do.
     """
+    if updates < 1:
+        raise ForkLeftError(f"expected at least 1 update, found {updates}")
     folder = _free_folder() if output is None else output
     if folder.exists():
         raise ForkLeftError(f"{folder} exists already; name a new folder")
@@ -98,14 +101,13 @@ def _train(learner: LabModel, master: LabModel, folder: Path, updates: int) -> N
         prompt_template="{question}",
         trace_steps=max(1, updates // 4),
         save_strategy="no",
-        dataloader_pin_memory=False,
         use_cpu=True,
         seed=_SEED,
     )
-    stream = training_stream(_SEED, choice_share=0.0)
+    # Gone through more than once, with fresh rollouts each time; the teacher answers each question once.
+    questions = islice(training_stream(_SEED), min(updates * QUESTIONS, _POOL))
     rows = [
-        {"id": item.id, "question": item.prompt, "answer": item.answer, "solution": item.solution}
-        for item in islice(stream, updates * QUESTIONS)
+        {"id": item.id, "question": item.prompt, "answer": item.answer, "solution": item.solution} for item in questions
     ]
     teacher = Teacher(
         master.model, master.tokenizer, stop_ids=learner.student.vocabulary.stop_ids, batch_size=QUESTIONS

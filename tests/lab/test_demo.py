@@ -29,3 +29,5 @@ def test_bad_arguments(tmp_path):
         demo(tmp_path)
     with pytest.raises(ForkLeftError, match="teacher-weak cannot learn from teacher-strong"):
         demo(tmp_path / "new", student="teacher-weak")
+    with pytest.raises(ForkLeftError, match="expected at least 1 update, found -1"):
+        demo(tmp_path / "new", updates=-1)
