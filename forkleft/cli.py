@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--output", type=Path, metavar="FOLDER", help="a new folder for the run (default runs/demo)")
     demo.add_argument("--student", metavar="NAME", default="student-block", help="default student-block")
     demo.add_argument("--teacher", metavar="NAME", default="teacher-strong", help="default teacher-strong")
-    demo.add_argument("--updates", type=int, metavar="N", help="updates to train for (default 40)")
+    demo.add_argument("--updates", type=int, metavar="N", help="updates to train for (default 50)")
 
     train = _command(top, "train", commands.train, "train a student as a recipe says", takes_options=True)
     answer = _command(

@@ -25,7 +25,7 @@ from forkleft.teacher import Teacher
 from forkleft.trainer import ForkLeftTrainer
 
 SETS = ("chain-3", "chain-4", "chain-5")
-UPDATES, QUESTIONS = 40, 48
+UPDATES, QUESTIONS = 50, 48
 _POOL = 960
 _SEED = 1
 
@@ -87,7 +87,7 @@ def _train(learner: LabModel, master: LabModel, folder: Path, updates: int) -> N
         max_steps=updates,
         per_device_train_batch_size=QUESTIONS,
         rollout_batch_size=QUESTIONS,
-        learning_rate=2e-4,
+        learning_rate=4e-4,
         lr_scheduler_type="cosine_with_min_lr",
         lr_scheduler_kwargs={"min_lr_rate": 0.05},
         warmup_steps=10,
