@@ -16,7 +16,13 @@ def test_a_run_leaves_a_card_beside_its_weights(tmp_path):
     trainer.train()
     page = (tmp_path / "README.md").read_text()
     assert metadata(page)["library_name"] == "forkleft"
-    for told in ("1 of 4 questions, 12 in all", "0.5, 0.02, 0.1, 0.1", "high_entropy, 2 passes a block", "% of 3"):
+    for told in (
+        "1 of 4 questions, 12 in all",
+        "0.5, 0.02, 0.1, 0.1",
+        "high_entropy, 2 passes a block",
+        "% of 3",
+        "0.001, constant",
+    ):
         assert told in page
 
 
