@@ -11,12 +11,12 @@ our names already need none (`plain`).
 import ast
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from string import ascii_uppercase
 from typing import Any
 
 import torch
 
 from forkleft.errors import ForkLeftError
+from forkleft.evaluate.prompts import letters_of
 from forkleft.randomness import keyed_generator
 
 Row = Mapping[str, Any]
@@ -91,7 +91,7 @@ def _ceval(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
 
 
 def _letter(place: int, choices: list) -> str | None:
-    return ascii_uppercase[place] if 0 <= place < len(choices) else None
+    return letters_of(choices)[place : place + 1] or None
 
 
 @dataclass(frozen=True)
