@@ -50,10 +50,9 @@ def _loading(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _load_student(options: argparse.Namespace) -> Any:
-    from forkleft.runs import checkpoint
     from forkleft.students import load_student
 
-    return load_student(checkpoint(options.model), **_loading(options))
+    return load_student(options.model, **_loading(options))
 
 
 def train(options: argparse.Namespace) -> None:
@@ -144,7 +143,6 @@ def evaluate(options: argparse.Namespace) -> None:
     from forkleft.evaluate.hub import HubData
     from forkleft.evaluate.protocols import Settings
     from forkleft.lab.benchmarks import LAB_BENCHMARKS, lab_items
-    from forkleft.runs import checkpoint
 
     known = BENCHMARKS | LAB_BENCHMARKS
     if options.list:
@@ -177,9 +175,7 @@ def evaluate(options: argparse.Namespace) -> None:
         source = HubData(source, (options.subset,), options.split or HubData.split)
     items = [lab_items(one) if one.made else load_benchmark(one, source) for one in chosen]
     _hide_loading_bars()
-    model = load_evaluated(
-        checkpoint(options.model), autoregressive=options.ar, batch_size=options.batch_size, **_loading(options)
-    )
+    model = load_evaluated(options.model, autoregressive=options.ar, batch_size=options.batch_size, **_loading(options))
     settings = Settings(
         samples=options.samples,
         temperature=options.temperature,
@@ -204,10 +200,9 @@ def compare(options: argparse.Namespace) -> None:
 def lm_eval(options: argparse.Namespace) -> None:
     """`forkleft lm-eval`."""
     from forkleft.evaluate import harness
-    from forkleft.runs import checkpoint
 
     # Its own --help, too, is that of lm_eval.
-    if code := harness.main(options.rest, checkpoint):
+    if code := harness.main(options.rest):
         sys.exit(code)
 
 

@@ -17,7 +17,6 @@ from forkleft.collection import prepare_examples
 from forkleft.config import ForkLeftConfig
 from forkleft.errors import ForkLeftError
 from forkleft.jsonl import read_jsonl
-from forkleft.lab.models import MODELS, model_path
 from forkleft.lab.questions import HELD_OUT_SETS, held_out, training_stream
 from forkleft.recipes import Recipe, recipe_page
 from forkleft.students import Student, load_student
@@ -113,7 +112,7 @@ def student_of(recipe: Recipe) -> Student:
     """The student of a recipe, in float32: bfloat16 weights hardly move at the learning rates of post-training."""
     token = recipe.mask_token
     student = load_student(
-        checkpoint(recipe.student),
+        recipe.student,
         family=recipe.family,
         block_size=recipe.block_size,
         mask_token=int(token) if token is not None and token.isdecimal() else token,
@@ -134,7 +133,7 @@ def teacher_of(recipe: Recipe, student: Student) -> Teacher:
         raise ForkLeftError(f"teacher_dtype must be one of {', '.join(known)}, found {recipe.teacher_dtype!r}")
     settings = {} if recipe.teacher_device_map is None else {"device_map": recipe.teacher_device_map}
     return load_teacher(
-        checkpoint(recipe.teacher),
+        recipe.teacher,
         student=student,
         gguf_file=recipe.teacher_gguf_file,
         dtype=known[recipe.teacher_dtype],
@@ -142,15 +141,6 @@ def teacher_of(recipe: Recipe, student: Student) -> Teacher:
         trust_remote_code=recipe.trust_remote_code,
         **settings,
     )
-
-
-def checkpoint(name: str) -> str | Path:
-    """Where a model is: `lab:NAME` is the folder of a model of the lab, anything else is taken as it is."""
-    if not name.startswith(_LAB):
-        return name
-    if name.removeprefix(_LAB) not in MODELS:
-        raise ForkLeftError(f"the lab has no model {name!r}; there are {', '.join(_LAB + one for one in MODELS)}")
-    return model_path(name.removeprefix(_LAB))
 
 
 def rows_of(

@@ -49,7 +49,7 @@ def test_help_names_the_commands_and_loads_nothing_heavy():
         (["lab", "sample", "--shares", "1,x,1"], "expected three numbers such as 1,1,0.1, found '1,x,1'"),
         (["lab", "sample", "--shares", "1,1"], "operator shares are 3 weights"),
         (["lab", "sample", "--colour"], "unrecognized arguments: --colour"),
-        (["lab", "accuracy", "--model", "teacher-best"], "no lab model 'teacher-best'; there are teacher-strong"),
+        (["lab", "accuracy", "--model", "teacher-best"], "no lab model 'teacher-best'; there are student-block"),
         (["lab", "accuracy", "--set", "chain-7"], "no held-out set 'chain-7'; there are chain-2"),
     ],
 )

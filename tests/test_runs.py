@@ -8,7 +8,7 @@ import pytest
 
 from forkleft.cli import main
 from forkleft.errors import ForkLeftError
-from forkleft.runs import checkpoint, rows_of
+from forkleft.runs import rows_of
 
 LAB = str(Path(__file__).parents[1] / "recipes" / "lab.yaml")
 QUICK = ["--max_steps", "1", "--train_questions", "4", "--per_device_train_batch_size", "4", "--passes", "4"]
@@ -29,7 +29,7 @@ def test_a_recipe_trains_and_its_result_loads_as_a_student(tmp_path, capsys):
     kept = (output / "recipe.yaml").read_text()
     for folder in (output, output / "checkpoint-1"):
         student = load_student(folder)
-        assert student.family == load_student(checkpoint("lab:student-block")).family
+        assert student.family == load_student("lab:student-block").family
         (written,) = generate(student, [student.tokenizer.encode("a=7;b=a+5;b?")], max_new_tokens=16)
         assert written.text
     # The answers were there: asking again would have appended.
@@ -121,5 +121,3 @@ def test_rows_of_the_lab():
         rows_of("lab:train", None, "train", None, None, seed=0)
     with pytest.raises(ForkLeftError, match="no data 'chain-9'; there are lab:train"):
         rows_of("lab:chain-9", None, "train", None, None, seed=0)
-    with pytest.raises(ForkLeftError, match="no model 'lab:teacher'; there are lab:teacher-strong"):
-        checkpoint("lab:teacher")

@@ -25,6 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 import forkleft
+from forkleft.bundled import local_path
 from forkleft.errors import AutoregressiveError, ForkLeftError
 from forkleft.evaluate.benchmarks import BENCHMARKS, DATA_FOLDER, Benchmark, ItemSet, data_at_hand
 from forkleft.evaluate.protocols import Evaluated, Settings, Try, answer, check_protocol
@@ -128,7 +129,7 @@ def load_evaluated(
             raise ForkLeftError(f"{error}; or evaluate it as it is with --ar") from error
     if said := [name for name, value in only_diffusion.items() if value is not None]:
         raise ForkLeftError(f"an autoregressive model has no {' and no '.join(said)}; leave that out")
-    folder = Path(path_or_hub_id).expanduser()
+    folder = local_path(path_or_hub_id)
     noted = read_sidecar(folder) if folder.is_dir() else None
     teacher = load_teacher(
         path_or_hub_id, dtype=dtype, device=device, batch_size=batch_size, trust_remote_code=trust_remote_code

@@ -23,11 +23,9 @@ Shapes: S slots of a batch of readings, T slots with the tokens asked for in the
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,8 +38,6 @@ from forkleft.rollout import generate
 from forkleft.students import Student, load_student
 
 MODEL_NAME = "forkleft"
-# Where the model that `pretrained` names is: a folder, or a repository of the hub.
-Resolve = Callable[[str], str | Path]
 
 _DTYPES = {one: getattr(torch, one) for one in ("float32", "bfloat16", "float16", "float64")}
 # lm_eval's own default, on which the figures of tasks that name no budget depend.
@@ -52,15 +48,13 @@ _UNSAID_DEVICE = "cuda:0"
 _BATCHES_AT_ONCE = 8
 # Rows of the output head in memory: 40 MB at 152k words.
 _HEAD_ROWS = 64
-# lm_eval makes the model from strings, so what `main` was given cannot be an argument of the class.
-_RESOLVE: ContextVar[Resolve] = ContextVar("resolve", default=str)
 
 
-def main(arguments: Sequence[str], resolve: Resolve) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run `lm_eval`'s command line with these arguments and the model `forkleft`; return its exit code.
 
-    resolve: finds the model that `pretrained=` names. The model is `forkleft` unless `--model` or a `--config` file
-    says otherwise: lm_eval's default, `hf`, would run a diffusion student as if it were autoregressive.
+    The model is `forkleft` unless `--model` or a `--config` file says otherwise: lm_eval's default, `hf`, would run a
+    diffusion student as if it were autoregressive.
 
     Raises ForkLeftError if lm_eval is not installed, and for what the model refuses.
     """
@@ -73,7 +67,7 @@ def main(arguments: Sequence[str], resolve: Resolve) -> int:
         raise ForkLeftError(
             f"lm-evaluation-harness cannot be imported ({error}); install it with: pip install 'forkleft[lm-eval]'"
         ) from error
-    outer, token = sys.argv, _RESOLVE.set(resolve)
+    outer = sys.argv
     sys.argv = ["forkleft lm-eval", *_with_model(arguments)]
     try:
         cli_evaluate()
@@ -81,7 +75,6 @@ def main(arguments: Sequence[str], resolve: Resolve) -> int:
         return int(leaving.code or 0)
     finally:
         sys.argv = outer
-        _RESOLVE.reset(token)
     return 0
 
 
@@ -148,7 +141,7 @@ class _StudentLM:
                 f"batch_size must be a whole number of at least 1, found {batch_size!r}; none is searched for"
             )
         self.student = load_student(
-            _RESOLVE.get()(str(pretrained)),
+            str(pretrained),
             family=family,
             block_size=block_size,
             mask_token=mask_token,

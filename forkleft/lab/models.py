@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
+from forkleft.bundled import model_path
 from forkleft.checkpoints import file_digest
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.statistics import wilson_interval
@@ -21,8 +22,6 @@ from forkleft.students import Family, Student
 from forkleft.students.loading import write_sidecar
 from forkleft.vocabulary import resolve_mask_id, resolve_stop_ids
 
-# Raised when a better lab replaces this one; weights of another version are never mixed with these.
-LAB_VERSION = 1
 TEACHERS = ("teacher-strong", "teacher-medium", "teacher-weak")
 STUDENTS = ("student-block", "student-shifted")
 MODELS = TEACHERS + STUDENTS
@@ -33,7 +32,6 @@ FAMILIES = {
     "shifted": Family("block", block_size=16, anchor="absolute", head="shifted"),
 }
 
-_WEIGHTS = Path(__file__).parent / "weights" / f"v{LAB_VERSION}"
 _WEIGHT_FILE = "model.safetensors"
 
 
@@ -91,13 +89,6 @@ def lab_student(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, fam
     return Student.from_model(
         model, FAMILIES[family], resolve_mask_id(tokenizer, model.config), stop_ids, tokenizer=tokenizer
     )
-
-
-def model_path(name: str) -> Path:
-    """The folder of a shipped model, loadable by `AutoModelForCausalLM.from_pretrained`."""
-    if name not in MODELS:
-        raise ForkLeftError(f"no lab model {name!r}; there are {', '.join(MODELS)}")
-    return _WEIGHTS / name
 
 
 def load_model(name: str) -> LabModel:

@@ -22,10 +22,11 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from forkleft.bundled import LAB_VERSION
 from forkleft.errors import ForkLeftError
 from forkleft.lab.accuracy import measure
 from forkleft.lab.benchmarks import MAX_NEW_TOKENS
-from forkleft.lab.models import LAB_VERSION, Card, LabModel, lab_student, save_model
+from forkleft.lab.models import Card, LabModel, lab_student, save_model
 from forkleft.lab.questions import EQUAL_SHARES, HELD_OUT_SETS, Question, check_shares, held_out, training_stream
 from forkleft.lab.tokenizer import END_OF_TEXT, END_OF_TURN, build_tokenizer
 from forkleft.objective.denoising import Example, denoising_loss

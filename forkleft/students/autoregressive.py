@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from forkleft.bundled import local_path
 from forkleft.errors import ForkLeftError
 from forkleft.students.shards import first_line, refuse_other_weights, refuse_other_weights_on_hub, shown
 
@@ -20,12 +21,13 @@ def load_causal_lm(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A causal LM and its tokenizer from a folder, the hub or a GGUF file (a path to it, or its name in the folder).
 
-    A repository of the hub is `owner/name` or, for a branch, tag or commit of it, `owner/name@revision`.
+    A repository of the hub is `owner/name` or, for a branch, tag or commit of it, `owner/name@revision`; `lab:NAME` is
+    a model of the lab.
     settings: for `from_pretrained`. The weights of a GGUF file are unpacked unless a `quantization_config` says
     otherwise. Raises ForkLeftError if anything is missing, and rather than unpickle weights or run a repository's code
     that is not trusted.
     """
-    path = Path(path_or_hub_id).expanduser()
+    path = local_path(path_or_hub_id)
     if path.is_file() and gguf_file is None:
         path, gguf_file = path.parent, path.name
     # Without the flag Transformers may ask on standard input whether to run code.

@@ -3,6 +3,7 @@
     load_student("JetLM/SDAR-1.7B-Chat")
     load_student("divelab/Qwen3-4B-a2d-init@main", family="bd3lm")
     load_student("runs/student")                                # a folder that save_student or convert wrote
+    load_student("lab:student-block")                           # a model of the lab
 
 `config.json` is read as JSON, the stock class is built from it, and every tensor must find its place. A model's own
 code is never run; a tokenizer's only if it cannot be read otherwise and the user says `trust_remote_code=True`.
@@ -60,7 +61,7 @@ def load_student(
     device: str | torch.device | None = None,
     trust_remote_code: bool = False,
 ) -> Student:
-    """Load a student from a folder, or from a repository of the Hugging Face hub (`owner/name`, `owner/name@revision`).
+    """Load a student from a folder, from the Hugging Face hub (`owner/name`, `owner/name@revision`), or of the lab.
 
     family: a name of `families.RECORDS`, or the facts themselves; by default what the folder's own sidecar says, else
         what its `config.json` tells.

@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from forkleft.bundled import local_path
 from forkleft.errors import ForkLeftError
 
 _ONE_FILE = "model.safetensors"
@@ -34,10 +35,10 @@ _SHOWN = 20
 def checkpoint_folder(path_or_hub_id: str | Path) -> Path:
     """The local folder of a checkpoint in safetensors, downloaded if it is a repository of the Hugging Face hub.
 
-    A repository is `owner/name`, or `owner/name@revision` for a branch, tag or commit of it. Raises ForkLeftError if
-    there is neither, or if its weights are in other formats only.
+    A repository is `owner/name`, or `owner/name@revision` for a branch, tag or commit of it; `lab:NAME` is a model of
+    the lab. Raises ForkLeftError if there is none of these, or if its weights are in other formats only.
     """
-    path = Path(path_or_hub_id).expanduser()
+    path = local_path(path_or_hub_id)
     if path.is_dir():
         refuse_other_weights(path)
         return path

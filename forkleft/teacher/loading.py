@@ -31,7 +31,7 @@ def load_teacher(
 ) -> Teacher:
     """Load a causal LM (dense, mixture of experts, GGUF) as a frozen teacher.
 
-    path_or_hub_id: a folder, a GGUF file, or a repository of the hub (`owner/name` or `owner/name@revision`).
+    path_or_hub_id: a folder, a GGUF file, a repository of the hub (`owner/name` or `owner/name@revision`), `lab:NAME`.
     student: whose teacher it is to be. Both must share a tokenizer but for special tokens; what they share is logged,
         and the teacher's answers end at the stop ids of both.
     gguf_file: the name of a GGUF file in the folder or repository; a path to the file itself will do, too.

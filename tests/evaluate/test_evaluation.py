@@ -214,7 +214,7 @@ def test_models_are_loaded_as_what_they_are(student, tmp_path):
         load_evaluated(tmp_path / "nowhere")
     assert "--ar" not in str(caught.value)
     save_student(student, tmp_path / "saved")
-    for folder in (model_path("student-block"), tmp_path / "saved"):
+    for folder in ("lab:student-block", tmp_path / "saved"):
         with pytest.raises(ForkLeftError, match=r"is a diffusion model.*without --ar"):
             load_evaluated(folder, autoregressive=True)
     with pytest.raises(ForkLeftError, match="has no family"):

@@ -15,7 +15,6 @@ from forkleft.lab.models import load_model
 from forkleft.lab.questions import held_out
 from forkleft.prompts import prompt_ids
 from forkleft.rollout import generate
-from forkleft.runs import checkpoint
 from forkleft.students import Family, load_student, save_student
 
 if os.environ.get("FORKLEFT_NO_SKIPS") == "1":
@@ -50,11 +49,8 @@ def run_task(folder: Path, rows: list[dict], settings: dict, *arguments: str) ->
     }
     (folder / "tiny.yaml").write_text(yaml.safe_dump(task | settings), encoding="utf-8")
     output = folder / "results"
-    code = main(
-        ["--tasks", str(folder / "tiny.yaml"), "--output_path", str(output), "--log_samples", *arguments],
-        resolve=checkpoint,
-    )
-    assert code == 0
+    told = ["--output_path", str(output), "--log_samples", *arguments]
+    assert main(["--tasks", str(folder / "tiny.yaml"), *told]) == 0
     results = json.loads(next(output.rglob("results_*.json")).read_text(encoding="utf-8"))
     samples = next(output.rglob("samples_*.jsonl")).read_text(encoding="utf-8").splitlines()
     return results["results"]["tiny"], sorted(map(json.loads, samples), key=lambda sample: sample["doc_id"])
@@ -218,7 +214,7 @@ def test_the_cache_of_lm_eval_answers_a_second_time(tmp_path, saved):
 
 
 def test_chat_template_and_special_tokens(saved):
-    model = model_of(checkpoint("lab:student-block"))
+    model = model_of("lab:student-block")
     messages = [{"role": "user", "content": "a=1;b=a+2;b?"}]
     text = model.apply_chat_template(messages)
     assert model.tok_encode(text) == prompt_ids(model.tokenizer, messages)
@@ -276,11 +272,11 @@ def test_what_cannot_be_asked_of_a_student_is_refused(saved):
 
 def test_the_command_line_is_the_real_one(tmp_path, capsys, monkeypatch):
     before = list(sys.argv)
-    assert main(["--help"], resolve=checkpoint) == 0
+    assert main(["--help"]) == 0
     assert "Language Model Evaluation Harness" in capsys.readouterr().out
-    assert main(["run", "--no_such_option"], resolve=checkpoint) == 2
+    assert main(["run", "--no_such_option"]) == 2
     assert "--no_such_option" in capsys.readouterr().err
-    with pytest.raises(ForkLeftError, match="the lab has no model 'lab:nothing'"):
+    with pytest.raises(ForkLeftError, match="no lab model 'nothing'"):
         run_task(tmp_path, QUESTIONS, CHOICE, "--model_args", "pretrained=lab:nothing")
     assert sys.argv == before
 
@@ -298,11 +294,11 @@ def test_the_command_line_is_the_real_one(tmp_path, capsys, monkeypatch):
         (["run"], ["run"]),
         ([], []),
     ]:
-        assert main(arguments, resolve=checkpoint) == 0
+        assert main(arguments) == 0
         assert seen.pop() == expected
 
 
 def test_without_lm_eval_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval.__main__", None)
     with pytest.raises(ForkLeftError, match=r"pip install 'forkleft\[lm-eval\]'"):
-        main(["--tasks", "x"], resolve=checkpoint)
+        main(["--tasks", "x"])

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
 
+from forkleft.bundled import LAB_VERSION
 from forkleft.errors import ForkLeftError
-from forkleft.lab import models
 from forkleft.lab.models import FAMILIES, MODELS, STUDENTS, TEACHERS, load_folder, load_model, model_path, read_card
 
 
@@ -22,7 +22,7 @@ def test_shipped_models_load_and_match_their_cards(name):
     loaded = load_model(name)
     assert type(loaded.model) is Qwen3ForCausalLM
     assert loaded.card.name == name
-    assert loaded.card.lab_version == models.LAB_VERSION
+    assert loaded.card.lab_version == LAB_VERSION
     assert loaded.model.num_parameters() == loaded.card.parameters < 1_000_000
     assert f"--output {name}" in loaded.card.command
     assert not loaded.model.training
@@ -61,7 +61,7 @@ def test_all_weights_together_stay_small():
 
 
 def test_unknown_model_names_what_exists():
-    with pytest.raises(ForkLeftError, match="no lab model 'teacher'; there are teacher-strong, teacher-medium"):
+    with pytest.raises(ForkLeftError, match="no lab model 'teacher'; there are student-block, student-shifted, t"):
         load_model("teacher")
 
 
