@@ -4,9 +4,9 @@ positions are drawn, and the teacher is asked on the student's prefixes (paper a
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -27,23 +27,32 @@ from forkleft.verify import verify_batch
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass
 class Clock:
-    """Seconds spent in each phase of an update."""
+    """Seconds spent in each phase of an update. watch: hears of every phase that begins, and of "" where none does."""
 
-    seconds: dict[str, float] = field(default_factory=dict)
+    def __init__(self, watch: Callable[[str], None] = lambda name: None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._watch, self._name, self._since = watch, "", 0.0
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the time within to a phase."""
-        start = time.perf_counter()
+        """Count the time within to a phase, but for that of phases within it."""
+        outer = self._name
+        self._turn(name)
         try:
             yield
         finally:
-            if torch.cuda.is_available():
-                # Or the next phase would be charged with what this one left to do.
-                torch.cuda.synchronize()
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            self._turn(outer)
+
+    def _turn(self, name: str) -> None:
+        if torch.cuda.is_available():
+            # Or the next phase would be charged with what this one left to do.
+            torch.cuda.synchronize()
+        now = time.perf_counter()
+        if self._name:
+            self.seconds[self._name] = self.seconds.get(self._name, 0.0) + now - self._since
+        self._name, self._since = name, now
+        self._watch(name)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ def summarise(seen: Sequence[Observation]) -> dict[str, float]:
         losses = [record.content for record in records if record.route is route and record.retained]
         put(f"loss_{route.lower()}", losses)
     kept = [record for record in records if record.retained]
+    metrics["taught"] = sum(bool(record.kl) for record in kept)
     put("rank_loss", [record.rank for record in kept])
     put("rank_pairs", [record.pairs for record in kept])
     for name in ("kl", "contrast", "confidence", "mask_entropy", "left_entropy", "teacher_entropy"):

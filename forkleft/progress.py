@@ -1,39 +1,188 @@
-"""The progress line of a training run, and quiet logs: one line that moves instead of a page of dictionaries."""
+"""Progress that people can read: a bar that moves in a terminal, a plain line now and then anywhere else."""
 
+import threading
 import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 # Where there is no terminal, a plain line after so many seconds.
 _PLAIN_SECONDS = 20.0
+# A phase is worth a word where a step takes longer than this.
+_LONG_SECONDS = 3.0
+# How often somebody looks whether a phase takes long.
+_PULSE_SECONDS = 1.0
+_WIDEST_BAR, _NARROWEST_BAR = 20, 4
+
+
+class Meter:
+    """How many of a number of steps are done, the time left and gone, the phase of a long step, and some figures.
+
+    name: what a step is. done: steps that were done before. shown: False for a process that leaves it to another. bar:
+    False for plain lines in a terminal, too. clock: gives seconds.
+
+    with Meter(console, "question", 960) as meter:
+        meter.move(1)
+        meter.tell("right 48%")
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        name: str,
+        total: int,
+        *,
+        done: int = 0,
+        shown: bool = True,
+        bar: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.console, self.name, self.total, self.done = console, name, total, done
+        self._shown, self._draw, self._clock = shown, bar and console.is_terminal, clock
+        self._figures, self._phase, self._slow = "", "", False
+        self._before, self._said_at = done, float("-inf")
+        # The start; where the estimate counts from and to; when the step and its phase began.
+        self._begun = self._counted_from = self._counted_to = self._step_at = self._phase_at = clock()
+        self._phase_said = False
+        self._live: Live | None = None
+        self._over = threading.Event()
+
+    def __enter__(self) -> "Meter":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Draw the bar, or begin to watch for what takes long."""
+        if self._shown and self._draw:
+            self._live = Live(console=self.console, get_renderable=self.picture)
+            self._live.start()
+        elif self._shown:
+            threading.Thread(target=self._watch, daemon=True).start()
+
+    def stop(self) -> None:
+        """Leave the bar as it stands, and the terminal to others."""
+        self._over.set()
+        if self._live is not None:
+            self._live.stop()
+
+    def move(self, done: int) -> None:
+        """Say how many steps are done by now."""
+        now = self._clock()
+        self._slow = now - self._step_at > _LONG_SECONDS
+        self.done, self._counted_to, self._step_at = done, now, now
+
+    def interrupt(self) -> None:
+        """Say that something else than a step has just ended: before the first step it is no measure of those to come,
+        between them it comes again."""
+        self._step_at = self._counted_to = self._clock()
+        if self.done == self._before:
+            self._counted_from = self._counted_to
+
+    def tell(self, figures: str) -> None:
+        """Show figures: in a plain line if the last is some time ago, and at the end."""
+        self._figures = figures
+        if self.done == self.total or self._clock() - self._said_at > _PLAIN_SECONDS:
+            self._say(f"{self.name} {self.done} of {self.total}", figures)
+
+    def phase(self, name: str) -> None:
+        """Say what is being done now; nothing, if it is empty."""
+        self._phase, self._phase_at, self._phase_said = name, self._clock(), False
+
+    def left(self) -> float | None:
+        """Seconds, from the mean of all steps so far; None before the first."""
+        if self.done == self._before:
+            return None
+        mean = (self._counted_to - self._counted_from) / (self.done - self._before)
+        return max(0.0, mean * (self.total - self.done) - (self._clock() - self._counted_to))
+
+    def picture(self) -> Group:
+        """A line for the time, which fits 80 columns, and one for the figures."""
+        row = [self.name, f"{self.done}/{self.total}", *self._times(), *self._phases()]
+        rest = sum(map(len, row)) + 2 * len(row)
+        width = max(_NARROWEST_BAR, min(_WIDEST_BAR, self.console.width - rest))
+        line = Table.grid(padding=(0, 2, 0, 0))
+        for _ in range(len(row) + 1):
+            line.add_column(no_wrap=True)
+        line.add_row(row[0], ProgressBar(self.total, self.done, width=width), *row[1:])
+        return Group(line, Text(self._figures, no_wrap=True, overflow="ellipsis"))
+
+    def _times(self) -> Iterator[str]:
+        if (left := self.left()) is not None:
+            yield f"{clock_time(left)} left"
+        yield f"{clock_time(self._clock() - self._begun)} gone"
+
+    def _phases(self) -> Iterator[str]:
+        now = self._clock()
+        if self._phase and (self._slow or now - self._step_at > _LONG_SECONDS):
+            yield f"{self._phase} {now - self._phase_at:.0f} s"
+
+    def _watch(self) -> None:
+        while not self._over.wait(_PULSE_SECONDS):
+            self.tick()
+
+    def tick(self) -> None:
+        """Where there is no terminal: name a phase that takes long, once."""
+        now = self._clock()
+        lasts, silent = now - self._phase_at > _LONG_SECONDS, now - self._said_at > _PLAIN_SECONDS
+        if self._phase and lasts and silent and not self._phase_said:
+            self._phase_said = True
+            self._say(f"{self.name} {self.done + 1} of {self.total}", *self._phases())
+
+    def _say(self, *words: str) -> None:
+        if self._shown and self._live is None:
+            self._said_at = self._clock()
+            line = "  ".join([words[0], ", ".join(self._times()), *words[1:]])
+            self.console.print(line, highlight=False, soft_wrap=True)
+
+
+def clock_time(seconds: float) -> str:
+    """Hours, minutes and seconds: 0:03:20, or 27:00:00."""
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
 
 class ProgressLine(TrainerCallback):
-    """Updates done, loss, how often the student is right, and the time left; every evaluation on a line of its own."""
+    """The progress of a training run instead of a page of dictionaries; every evaluation on a line of its own."""
 
     def __init__(self, console: Console, *, bar: bool = True) -> None:
-        self.console, self._draw = console, bar and console.is_terminal
-        self._said_at = 0.0
-        self._bar: Progress | None = None
+        self.console, self._bar = console, bar
+        self._meter: Meter | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        """Draw the line."""
-        if not state.is_world_process_zero or not self._draw:
-            return
-        columns = [TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-        self._bar = Progress(*columns, TextColumn("{task.fields[told]}"), console=self.console)
-        self._bar.start()
-        self._task = self._bar.add_task("training", total=state.max_steps, completed=state.global_step, told="")
+        """Begin."""
+        self._meter = Meter(
+            self.console,
+            "update",
+            state.max_steps,
+            done=state.global_step,
+            shown=state.is_world_process_zero,
+            bar=self._bar,
+        )
+        self._meter.start()
+
+    def phase(self, name: str) -> None:
+        """Say which phase of an update begins; nothing, if it is empty."""
+        if self._meter is not None:
+            self._meter.phase(name)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         """Count the update."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=state.global_step)
+        if self._meter is not None:
+            self._meter.move(state.global_step)
 
     def on_evaluate(
         self,
@@ -44,14 +193,14 @@ class ProgressLine(TrainerCallback):
         **others: Any,
     ) -> None:
         """Tell how often the student was right on held-out questions."""
+        if self._meter is not None:
+            self._meter.interrupt()
         if not state.is_world_process_zero or metrics is None:
             return
         for name in (name for name in metrics if name.endswith("_accuracy")):
             counted = metrics[f"{name.removesuffix('accuracy')}count"]
             told = name.removesuffix("_accuracy").replace("_", " ")
-            self.console.print(
-                f"update {state.global_step}  {told}: {metrics[name]:.1%} of {counted} right", highlight=False
-            )
+            self._print(f"update {state.global_step}  {told}: {metrics[name]:.1%} of {counted} right")
 
     def on_log(
         self,
@@ -62,17 +211,12 @@ class ProgressLine(TrainerCallback):
         **others: Any,
     ) -> None:
         """Tell the newest numbers."""
-        if not state.is_world_process_zero or logs is None or "loss" not in logs:
+        if self._meter is None or logs is None or "loss" not in logs:
             return
-        told = (
-            f"loss {logs['loss']:.3f}  student right {logs['student_accuracy']:.0%}  "
-            f"taught by the teacher {logs['route_leftopd']:.0f}"
+        self._meter.tell(
+            f"loss {logs['loss']:.3f}  student right {logs['student_accuracy']:.0%}, "
+            f"{logs['taught']} of {logs['questions']} taught by the teacher"
         )
-        if self._bar is not None:
-            self._bar.update(self._task, told=told)
-        elif time.monotonic() - self._said_at > _PLAIN_SECONDS or state.global_step == state.max_steps:
-            self._said_at = time.monotonic()
-            self.console.print(f"update {state.global_step} of {state.max_steps}  {told}", highlight=False)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
@@ -82,6 +226,9 @@ class ProgressLine(TrainerCallback):
 
     def stop(self) -> None:
         """Leave the terminal to others, also after an error."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        if self._meter is not None:
+            self._meter.stop()
+            self._meter = None
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, highlight=False, soft_wrap=True)

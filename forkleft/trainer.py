@@ -10,7 +10,6 @@ processes and accumulation steps, no step where every question was excluded, and
 
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -112,7 +111,7 @@ class ForkLeftTrainer(SavingTrainer):
         # Of the questions since the last log line, and how many of them are of the current update.
         self._observed: list[Observation] = []
         self._before_update = 0
-        self._clock = Clock()
+        self._clock = Clock(self.progress.phase)
         self._retained = 0
 
     def _examples(self, rows: Rows, args: ForkLeftConfig) -> list[Example]:
@@ -196,10 +195,9 @@ class ForkLeftTrainer(SavingTrainer):
         num_items_in_batch: int | None = None,
     ) -> torch.Tensor:
         """Forward and backward of a micro-batch; no gradients are left if every question of the update is out."""
-        start, spent = time.perf_counter(), self._clock.seconds.get("readout", 0.0)
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        taken = time.perf_counter() - start - (self._clock.seconds["readout"] - spent)
-        self._clock.seconds["backward"] = self._clock.seconds.get("backward", 0.0) + taken
+        # The readout within it is a phase of its own.
+        with self._clock.phase("backward"):
+            loss = super().training_step(model, inputs, num_items_in_batch)
         if self._retained == 0:
             # Without gradients the optimiser leaves weights, moments and decay alone.
             model.zero_grad(set_to_none=True)
@@ -252,7 +250,8 @@ class ForkLeftTrainer(SavingTrainer):
             logs |= {f"seconds_{phase}": seconds for phase, seconds in self._clock.seconds.items()}
             logs["tokens_per_second"] = sum(one.tokens for one in observed) / sum(self._clock.seconds.values())
             logs["peak_memory_mb"] = _peak_memory(self.args.device)
-            self._observed, self._clock = [], Clock()
+            self._observed = []
+            self._clock.seconds.clear()
         super().log(logs, start_time)
         # The summary of a whole training is no step of it; a run that was resumed would have several.
         if self.is_world_process_zero() and "train_runtime" not in logs:
@@ -285,10 +284,12 @@ class ForkLeftTrainer(SavingTrainer):
             max_new_tokens=self.args.max_new_tokens,
             batch_size=self.args.rollout_batch_size,
         )
+        self.progress.phase("evaluation")
         written = self._written(write)
         expected = [one.answer for one in mine]
         right = verify_batch([t.text for t in written], expected, self.args.verifier, letters=self.args.letters)
         right = gather_object(right)
+        self.progress.phase("")
         metrics = {f"{metric_key_prefix}_accuracy": sum(right) / len(right), f"{metric_key_prefix}_count": len(right)}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)

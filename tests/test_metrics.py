@@ -33,6 +33,7 @@ def test_means_by_route_question_and_position():
     assert metrics["rank_pairs"] == 2
     assert metrics["contrast"] == 1.0
     assert metrics["kl"] == 1.5
+    assert metrics["taught"] == 1
     assert metrics["eos_kl"] == 2.0
     assert metrics["student_accuracy"] == metrics["teacher_accuracy"] == 0.75
     assert metrics["response_tokens"] == 12.5

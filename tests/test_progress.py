@@ -1,18 +1,191 @@
 import io
+import threading
 
 import pytest
 from rich.console import Console
 from transformers import TrainerControl, TrainerState
 
-from forkleft.progress import ProgressLine
+from forkleft import progress
+from forkleft.progress import Meter, ProgressLine, clock_time
 
-LOGS = {"loss": 0.25, "student_accuracy": 0.5, "route_leftopd": 12}
+LOGS = {"loss": 0.25, "student_accuracy": 0.484, "questions": 48, "taught": 25}
+FIGURES = "loss 0.250  student right 48%, 25 of 48 taught by the teacher"
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_the_line_tells_where_training_is(terminal):
-    out = io.StringIO()
-    line = ProgressLine(Console(file=out, force_terminal=terminal, width=120))
+class Now:
+    """A clock that a test sets."""
+
+    seconds = 0.0
+
+    def __call__(self):
+        return self.seconds
+
+
+def terminal(width=80):
+    return Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+
+
+def plain():
+    return Console(file=io.StringIO(), width=80)
+
+
+def drawn(meter):
+    """The lines of the picture, as wide as the terminal at most."""
+    with meter.console.capture() as captured:
+        meter.console.print(meter.picture())
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    assert all(len(line) <= meter.console.width for line in lines)
+    return lines
+
+
+def test_eighty_columns_hold_the_time_left_the_phase_and_the_figures():
+    now = Now()
+    meter = Meter(terminal(), "update", 12000, clock=now)
+    now.seconds = 300_000.0
+    meter.move(6000)
+    meter.tell(FIGURES)
+    meter.phase("evaluation")
+    now.seconds += 3599.0
+    first, second = drawn(meter)
+    assert first.startswith("update  ━━")
+    assert first.endswith("6000/12000  82:20:01 left  84:19:59 gone  evaluation 3599 s")
+    assert second == FIGURES
+
+
+def test_the_bar_is_as_long_as_there_is_room_for():
+    lengths = [
+        drawn(Meter(terminal(width), "update", 10, done=10, clock=Now()))[0].count("━") for width in (30, 40, 200)
+    ]
+    assert lengths[0] < lengths[1] < lengths[2] == 20
+
+
+def test_the_time_left_is_the_mean_of_all_steps_times_those_to_come():
+    now = Now()
+    meter = Meter(terminal(), "update", 10, done=2, clock=now)
+    assert meter.left() is None
+    now.seconds = 100.0
+    meter.move(3)
+    assert meter.left() == 700.0
+    # Counted down until the next step tells more, however long that takes.
+    now.seconds = 150.0
+    assert meter.left() == 650.0
+    now.seconds = 300.0
+    meter.move(4)
+    assert meter.left() == 900.0
+    now.seconds = 2000.0
+    assert meter.left() == 0.0
+
+
+def test_an_evaluation_between_steps_is_expected_again_and_one_before_them_is_not():
+    now = Now()
+    meter = Meter(terminal(), "update", 50, clock=now)
+    now.seconds = 600.0
+    meter.interrupt()
+    assert meter.left() is None
+    for step in range(1, 26):
+        now.seconds += 2.0
+        meter.move(step)
+    assert meter.left() == pytest.approx(50.0)
+    now.seconds += 60.0
+    meter.interrupt()
+    assert meter.left() == pytest.approx(50.0 + 60.0)
+
+
+def test_the_phase_is_named_where_a_step_takes_long():
+    now = Now()
+    meter = Meter(terminal(), "update", 10, clock=now)
+    meter.phase("rollout")
+    now.seconds = 2.0
+    assert "rollout" not in drawn(meter)[0]
+    now.seconds = 4.0
+    assert drawn(meter)[0].endswith("0:00:04 gone  rollout 4 s")
+    meter.move(1)
+    # The next step will be as long.
+    meter.phase("teacher")
+    assert drawn(meter)[0].endswith("teacher 0 s")
+    now.seconds = 5.0
+    meter.move(2)
+    assert "teacher" not in drawn(meter)[0]
+    meter.phase("")
+    now.seconds = 50.0
+    assert drawn(meter)[0].endswith("gone")
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then_and_at_the_end():
+    now = Now()
+    meter = Meter(plain(), "update", 40, clock=now)
+    for step in range(1, 41):
+        now.seconds += 7.0
+        meter.move(step)
+        meter.tell(FIGURES)
+    lines = meter.console.file.getvalue().splitlines()
+    assert lines[0] == f"update 1 of 40  0:04:33 left, 0:00:07 gone  {FIGURES}"
+    assert [line.split()[1] for line in lines] == [*(str(k) for k in range(1, 41, 3)), "40"][: len(lines)]
+    assert lines[-1] == f"update 40 of 40  0:00:00 left, 0:04:40 gone  {FIGURES}"
+
+
+def test_without_a_terminal_a_long_phase_is_named_once():
+    now = Now()
+    meter = Meter(plain(), "update", 40, clock=now)
+    now.seconds = 30.0
+    meter.move(1)
+    meter.tell(FIGURES)
+    meter.phase("rollout")
+    for _ in range(100):
+        now.seconds += 1.0
+        meter.tick()
+    meter.phase("verify")
+    now.seconds += 1.0
+    meter.tick()
+    meter.phase("readout")
+    for _ in range(100):
+        now.seconds += 1.0
+        meter.tick()
+    _, *lines = meter.console.file.getvalue().splitlines()
+    assert lines == [
+        "update 2 of 40  0:19:09 left, 0:00:51 gone  rollout 21 s",
+        "update 2 of 40  0:17:45 left, 0:02:15 gone  readout 4 s",
+    ]
+
+
+def test_somebody_watches_for_long_phases(monkeypatch):
+    """The thread that looks after them, in real time."""
+    monkeypatch.setattr(progress, "_LONG_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "_PULSE_SECONDS", 0.001)
+    written = threading.Event()
+
+    class File(io.StringIO):
+        def write(self, text):
+            written.set()
+            return super().write(text)
+
+    with Meter(Console(file=File(), width=80), "update", 3) as meter:
+        meter.phase("rollout")
+        assert written.wait(60)
+    assert meter.console.file.getvalue().startswith("update 1 of 3  0:00:0")
+
+
+def test_another_process_says_nothing():
+    for console in (terminal(), plain()):
+        with Meter(console, "update", 3, shown=False) as meter:
+            meter.move(3)
+            meter.tell(FIGURES)
+        assert console.file.getvalue() == ""
+
+
+def test_times():
+    assert [clock_time(s) for s in (0.4, 59.6, 3599, 3600, 97_445)] == [
+        "0:00:00",
+        "0:01:00",
+        "0:59:59",
+        "1:00:00",
+        "27:04:05",
+    ]
+
+
+@pytest.mark.parametrize("console", [terminal(), plain()], ids=["terminal", "log"])
+def test_the_line_tells_where_training_is(console):
+    line = ProgressLine(console)
     state = TrainerState(max_steps=3, is_world_process_zero=True)
     line.on_train_begin(None, state, TrainerControl())
     for step in (1, 2, 3):
@@ -21,38 +194,18 @@ def test_the_line_tells_where_training_is(terminal):
         line.on_log(None, state, TrainerControl(), logs=dict(LOGS))
         line.on_log(None, state, TrainerControl(), logs={"train_runtime": 1.0})
     line.on_train_end(None, state, TrainerControl())
-    told = out.getvalue()
-    assert "loss 0.250  student right 50%  taught by the teacher 12" in told
-    assert ("3/3" in told) if terminal else ("update 1 of 3" in told and "update 3 of 3" in told)
-
-
-def test_the_line_moves_between_log_lines():
-    out = io.StringIO()
-    line = ProgressLine(Console(file=out, force_terminal=True, width=120))
-    state = TrainerState(max_steps=3, is_world_process_zero=True)
-    line.on_train_begin(None, state, TrainerControl())
-    state.global_step = 2
-    line.on_step_end(None, state, TrainerControl())
-    line.stop()
-    assert "2/3" in out.getvalue()
+    told = console.file.getvalue()
+    assert FIGURES in told
+    assert ("3/3" in told) if console.is_terminal else ("update 1 of 3" in told and "update 3 of 3" in told)
 
 
 def test_every_evaluation_has_a_line():
-    out = io.StringIO()
-    line = ProgressLine(Console(file=out, width=120))
+    console = Console(file=io.StringIO(), width=20)
+    line = ProgressLine(console)
     state = TrainerState(max_steps=3, global_step=2, is_world_process_zero=True)
     metrics = {"eval_chains_accuracy": 0.525, "eval_chains_count": 40}
     line.on_evaluate(None, state, TrainerControl(), metrics=metrics)
-    assert out.getvalue() == "update 2  eval chains: 52.5% of 40 right\n"
+    assert console.file.getvalue() == "update 2  eval chains: 52.5% of 40 right\n"
     state.is_world_process_zero = False
     line.on_evaluate(None, state, TrainerControl(), metrics=metrics)
-    assert len(out.getvalue().splitlines()) == 1
-
-
-def test_only_one_process_speaks():
-    out = io.StringIO()
-    line = ProgressLine(Console(file=out))
-    state = TrainerState(max_steps=1, is_world_process_zero=False)
-    line.on_train_begin(None, state, TrainerControl())
-    line.on_log(None, state, TrainerControl(), logs=dict(LOGS))
-    assert out.getvalue() == ""
+    assert len(console.file.getvalue().splitlines()) == 1
