@@ -147,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     shape.add_argument("--json", action="store_true", help="as JSON")
     shape.add_argument("--markdown", action="store_true", help="as Markdown")
 
-    _command(
+    lm_eval = _command(
         top,
         "lm-eval",
         commands.lm_eval,
@@ -155,6 +155,7 @@ def _parser() -> argparse.ArgumentParser:
         takes_options=True,
         add_help=False,
     )
+    _template_argument(lm_eval)
 
     lab = top.add_parser("lab", help="the bundled miniature world", description="The bundled miniature world.")
     lab_commands = lab.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -216,6 +217,7 @@ def _model_arguments(command: argparse.ArgumentParser, *, required: bool = True)
     command.add_argument("--family", metavar="NAME", help="where the checkpoint does not tell (docs/models.md)")
     command.add_argument("--block-size", type=int, metavar="N", help="where the family's usual one is not wanted")
     command.add_argument("--mask-token", type=_token, metavar="TOKEN", help="or its id, where the checkpoint says none")
+    _template_argument(command)
     command.add_argument("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … (default: a GPU if there is one)")
     command.add_argument(
         "--dtype",
@@ -223,6 +225,11 @@ def _model_arguments(command: argparse.ArgumentParser, *, required: bool = True)
         help="default: bfloat16 on a GPU, else float32",
     )
     command.add_argument("--trust-remote-code", action="store_true", help="let a tokenizer run its own code")
+
+
+def _template_argument(command: argparse.ArgumentParser) -> None:
+    told = "a Jinja file, or Jinja: where the tokenizer has no chat template, or instead of its own"
+    command.add_argument("--chat-template", metavar="FILE", help=told)
 
 
 def _sampler_arguments(command: argparse.ArgumentParser) -> None:

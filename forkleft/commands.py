@@ -45,7 +45,8 @@ def _place(options: argparse.Namespace) -> tuple[str, Any]:
 def _loading(options: argparse.Namespace) -> dict[str, Any]:
     """What was said of the model, its device and its precision, as the loaders take it."""
     device, dtype = _place(options)
-    said = {name: getattr(options, name) for name in ("family", "block_size", "mask_token", "trust_remote_code")}
+    names = ("family", "block_size", "mask_token", "chat_template", "trust_remote_code")
+    said = {name: getattr(options, name) for name in names}
     return said | {"device": device, "dtype": dtype}
 
 
@@ -202,7 +203,7 @@ def lm_eval(options: argparse.Namespace) -> None:
     from forkleft.evaluate import harness
 
     # Its own --help, too, is that of lm_eval.
-    if code := harness.main(options.rest):
+    if code := harness.main(options.rest, chat_template=options.chat_template):
         sys.exit(code)
 
 

@@ -1,6 +1,7 @@
 """Prompts: the same messages, rendered by each model's own chat template."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
@@ -8,6 +9,28 @@ from forkleft.errors import ForkLeftError
 
 # One turn of a conversation, with `role` and `content`, as everywhere in Transformers.
 Message = dict[str, str]
+
+
+def read_template(given: str | Path, *folders: Path) -> str:
+    """A chat template: `given` itself if it is Jinja (it holds `{{` or `{%`), else what the file of that name holds.
+
+    folders: where a relative name is looked for, in this order (default: the working folder alone). Raises
+    ForkLeftError if none of them has the file, or it holds nothing.
+    """
+    if "{{" in str(given) or "{%" in str(given):
+        return str(given)
+    places = [folder / Path(given).expanduser() for folder in folders or (Path(),)]
+    path = next((place for place in places if place.is_file()), places[0])
+    try:
+        template = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        told = " or ".join(map(str, dict.fromkeys(places)))
+        raise ForkLeftError(
+            f"cannot read the chat template {told}: {error}; expected a Jinja file, or the template itself"
+        ) from error
+    if not template.strip():
+        raise ForkLeftError(f"the chat template {path} is empty; expected Jinja that renders messages")
+    return template
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[int]:
@@ -18,7 +41,8 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) 
     if tokenizer.chat_template is None:
         raise ForkLeftError(
             f"the tokenizer {tokenizer.name_or_path!r} has no chat template; take an instruction-tuned one of the "
-            "same family, give it a template (chat_template in a recipe), or take prompts as they are (--plain)"
+            "same family, give it a template (--chat-template, in a recipe chat_template), or let `forkleft generate` "
+            "take prompts as they are (--plain)"
         )
     try:
         # Templates that know no thinking ignore the switch.

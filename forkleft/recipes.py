@@ -21,6 +21,7 @@ import yaml
 
 from forkleft.config import ForkLeftConfig
 from forkleft.errors import ForkLeftError
+from forkleft.prompts import read_template
 
 
 def _option(default: Any, text: str) -> Any:
@@ -35,7 +36,9 @@ class Recipe:
     family: str | None = _option(None, "The student's family, where its checkpoint does not tell (docs/models.md).")
     block_size: int | None = _option(None, "Tokens a block, where the family's usual size is not wanted.")
     mask_token: str | None = _option(None, "The student's mask token, or its id, where its checkpoint does not tell.")
-    chat_template: str | None = _option(None, "A Jinja file: the chat template of a student whose tokenizer has none.")
+    chat_template: str | None = _option(
+        None, "The student's chat template, where its tokenizer has none or another is wanted: a Jinja file, or Jinja."
+    )
     trust_remote_code: bool = _option(False, "Run code that comes with a checkpoint, where nothing else reads it.")
 
     teacher: str = _option(None, "The teacher: a folder, a repository of the hub, or lab:NAME.")
@@ -92,6 +95,13 @@ class _Dumper(yaml.SafeDumper):
     yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 
 
+def _shown(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    """Text of several lines, such as a chat template, stays readable."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _shown)
+
 _WORDS = {
     bool: "true or false",
     int: "a whole number",
@@ -112,10 +122,14 @@ def options() -> dict[str, Field]:
 def read_options(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """What a recipe's file says, and words of a command line such as `--learning_rate 1e-4` or `--bf16`.
 
+    A chat template that is a file is read, so that what is kept of the recipe repeats the run wherever it lies. The
+    name of the file is relative to the recipe's folder, else to the working folder; in words, to the latter alone.
+
     Raises ForkLeftError for a file that is no recipe, an unknown option (naming the nearest known one), a value of the
     wrong kind, and for what is missing.
     """
-    values = _file_values(path) | _word_values(overrides)
+    words = _word_values(overrides)
+    values = _file_values(path) | words
     known, hints = options(), typing.get_type_hints(ForkLeftConfig) | typing.get_type_hints(Recipe)
     for name in values:
         if name not in known:
@@ -128,6 +142,9 @@ def read_options(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     values = {name: _typed(name, value, hints[name]) for name, value in values.items() if value is not None}
     if values.get("resume_from_checkpoint") is False:
         del values["resume_from_checkpoint"]
+    if "chat_template" in values:
+        folders = (Path(),) if "chat_template" in words else (path.parent, Path())
+        values["chat_template"] = read_template(values["chat_template"], *folders)
     if missing := [name for name in _NEEDED if name not in values]:
         raise ForkLeftError(f"{path}: expected values for {', '.join(_NEEDED)}, {', '.join(missing)} missing; add them")
     return values

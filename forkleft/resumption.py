@@ -57,6 +57,8 @@ def decisive(
     own = {field.name for field in fields(ForkLeftConfig)} - {field.name for field in fields(TrainingArguments)}
     values = {name: getattr(args, name) for name in [*_DECISIVE, *sorted(own - _INDIFFERENT)]}
     values |= {"family": asdict(student.family), "teacher": teacher, "answerer": answerer, "processes": processes}
+    template = str(student.tokenizer.chat_template).encode()
+    values |= {"chat_template": hashlib.sha256(template).hexdigest(), "stop_ids": student.vocabulary.stop_ids}
     adapters = getattr(model, "peft_config", {})
     values["adapters"] = {name: vars(config) for name, config in adapters.items()}
     if adapters:

@@ -111,19 +111,14 @@ def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
 def student_of(recipe: Recipe) -> Student:
     """The student of a recipe, in float32: bfloat16 weights hardly move at the learning rates of post-training."""
     token = recipe.mask_token
-    student = load_student(
+    return load_student(
         recipe.student,
         family=recipe.family,
         block_size=recipe.block_size,
         mask_token=int(token) if token is not None and token.isdecimal() else token,
+        chat_template=recipe.chat_template,
         trust_remote_code=recipe.trust_remote_code,
     )
-    if recipe.chat_template is not None:
-        try:
-            student.tokenizer.chat_template = Path(recipe.chat_template).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ForkLeftError(f"cannot read the chat template {recipe.chat_template}: {error}") from error
-    return student
 
 
 def teacher_of(recipe: Recipe, student: Student) -> Teacher:

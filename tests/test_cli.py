@@ -229,3 +229,23 @@ def test_evaluations_that_cannot_be(capsys, words, message):
     code, _, err = run(capsys, "eval", *words)
     assert code == 2
     assert message in err
+
+
+def test_every_command_that_loads_a_model_takes_a_chat_template(capsys, tmp_path, monkeypatch):
+    loaded = []
+    monkeypatch.setattr("forkleft.students.load_student", lambda *at, **said: loaded.append(said) or 1 / 0)
+    monkeypatch.setattr("forkleft.evaluate.evaluation.load_student", lambda *at, **said: loaded.append(said) or 1 / 0)
+    template = ("--chat-template", "{{ messages }}")
+    model = ("--model", "lab:student-block", "--device", "cpu", *template)
+    for words in (
+        ("generate", *model, "--prompt", "a"),
+        ("doctor", *model),
+        ("eval", *model, "--benchmark", "lab-chain-2", "--output", str(tmp_path)),
+    ):
+        with pytest.raises(ZeroDivisionError):
+            main(words)
+        assert loaded.pop()["chat_template"] == "{{ messages }}"
+    handed = []
+    monkeypatch.setattr("forkleft.evaluate.harness.main", lambda *given, **said: handed.append((given[0], said)) or 0)
+    assert run(capsys, "lm-eval", "--tasks", "x", *template, "--limit", "2")[0] == 0
+    assert handed == [(["--tasks", "x", "--limit", "2"], {"chat_template": "{{ messages }}"})]

@@ -78,6 +78,36 @@ def test_the_command_line_wins(tmp_path):
     assert recipe.lora_targets == ["q_proj", "v_proj"]
 
 
+def test_a_chat_template_is_looked_for_beside_the_recipe(tmp_path, monkeypatch):
+    for place in ("recipes", "here"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "own.jinja").write_text(f"{{# {place} #}}\n{{{{ messages }}}}\n")
+    monkeypatch.chdir(tmp_path / "here")
+    path = write(tmp_path / "recipes", "chat_template: own.jinja\n")
+    said = read_options(path)
+    assert said["chat_template"] == "{# recipes #}\n{{ messages }}\n"
+    # On the command line a name is relative to where one is.
+    assert "here" in read_options(path, ["--chat-template", "own.jinja"])["chat_template"]
+    (tmp_path / "recipes" / "own.jinja").unlink()
+    assert "here" in read_options(path)["chat_template"]
+    # What is kept repeats the run without the file, and can be read by people.
+    page = recipe_page(said)
+    assert "chat_template: |\n" in page
+    assert read_options(write(tmp_path, page))["chat_template"] == said["chat_template"]
+    (tmp_path / "here" / "own.jinja").unlink()
+    with pytest.raises(ForkLeftError, match=r"cannot read the chat template .*recipes/own.jinja or own.jinja"):
+        read_options(path)
+
+
+def test_the_recipes_of_efficient_dlm_name_its_template():
+    ours = [path for path in RECIPES if path.stem.startswith("edlm")]
+    assert len(ours) == 5
+    for path in ours:
+        recipe, _ = read_recipe(path, ["--bf16=false", "--use_cpu"])
+        assert "ForkLeft's, not NVIDIA's" in recipe.chat_template
+        assert recipe.family == "efficient-dlm"
+
+
 def test_sharding_is_on_or_off(tmp_path):
     assert read_recipe(write(tmp_path, "fsdp: true\n"), ["--use_cpu"])[1].fsdp is True
     assert not read_recipe(write(tmp_path, "fsdp: false\n"))[1].fsdp

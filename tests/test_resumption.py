@@ -59,3 +59,12 @@ def test_the_same_run_with_an_optimiser_state_may_go_on(tmp_path):
     (folder / "optimizer.pt").unlink()
     with pytest.raises(ForkLeftError, match="holds no optimiser state"):
         check_resumable(folder, ours)
+
+
+def test_a_run_does_not_go_on_with_another_chat_template(tmp_path):
+    trainer = make_trainer(tmp_path / "run")
+    folder = checkpoint(tmp_path / "checkpoint-2", trainer._decisive)
+    del trainer._decisive
+    trainer.student.tokenizer.chat_template = "#{{ messages[0].content }}"
+    with pytest.raises(ForkLeftError, match="another configuration: chat_template was '"):
+        check_resumable(folder, trainer._decisive)

@@ -43,6 +43,47 @@ def test_a_recipe_trains_and_its_result_loads_as_a_student(tmp_path, capsys):
     assert (again / "model.safetensors").read_bytes() == (output / "model.safetensors").read_bytes()
 
 
+def test_a_run_of_the_paper_as_shipped_starts_and_its_result_is_evaluated_without_options(tmp_path, capsys):
+    """A recipe of Efficient-DLM, with tiny models in the formats of the real ones."""
+    from checkpoints_on_disk import write_autoregressive, write_checkpoint
+
+    from forkleft.evaluate.evaluation import load_evaluated
+
+    written = write_checkpoint(tmp_path / "student", "efficient-dlm", tied=True)
+    write_autoregressive(tmp_path / "teacher")
+    (tmp_path / "rows.jsonl").write_text('{"problem": "1+1?", "answer": "2", "solution": "2"}\n')
+    template = Path(LAB).parent / "templates" / "efficient-dlm.jinja"
+    output = tmp_path / "run"
+    words = ["--config", str(Path(LAB).parent / "edlm-4b-qwen3-30b.yaml"), "--output_dir", str(output)]
+    words += ["--student", str(written.folder), "--mask_token", written.settings["mask_token"]]
+    words += ["--teacher", str(tmp_path / "teacher"), "--teacher_device_map=", "--teacher_dtype", "float32"]
+    words += ["--train_data", str(tmp_path / "rows.jsonl"), "--fsdp", "false", "--bf16", "false", "--use_cpu"]
+    words += ["--max_new_tokens", "16", "--teacher_max_new_tokens", "16", "--passes", "2", "--verifier", "lab"]
+    words += ["--prompt_template", "{question}".join("''"), "--dataloader_pin_memory", "false"]
+    words += ["--max_steps", "1", "--save_steps", "1", "--per_device_train_batch_size", "1", "--trace_steps", "0"]
+    assert main(["answer", *words]) == 0
+    assert main(["train", *words]) == 0
+    for folder in (output, output / "checkpoint-1"):
+        model = load_evaluated(folder)
+        assert model.tokenizer.chat_template == template.read_text()
+        assert model.vocabulary.stop_ids[0] == written.stop_ids[0]
+        assert model.family.name == "efficient-dlm"
+    capsys.readouterr()
+    data = tmp_path / "gsm8k.jsonl"
+    data.write_text('{"id": "q", "question": "1+1?", "answer": "2"}\n')
+    asked = ["eval", "--benchmark", "gsm8k", "--data", str(data), "--max-new-tokens", "8", "--device", "cpu"]
+    assert main([*asked, "--model", str(output), "--output", str(tmp_path / "after")]) == 0
+    # The base has no template: the row of the main table before training needs the same.
+    base = [*asked, "--model", str(written.folder), "--mask-token", written.settings["mask_token"]]
+    assert main([*base, "--output", str(tmp_path / "base")]) == 2
+    assert "--chat-template" in capsys.readouterr().err
+    assert main([*base, "--output", str(tmp_path / "base"), "--chat-template", str(template)]) == 0
+    told = [json.loads((tmp_path / name / "gsm8k" / "summary.json").read_text()) for name in ("base", "after")]
+    assert len({one["configuration"]["model"]["chat_template"] for one in told}) == 1
+    records = [(tmp_path / name / "gsm8k" / "records.jsonl").read_text() for name in ("base", "after")]
+    assert len({json.loads(text)["prompt"] for text in records}) == 1
+
+
 def test_answers_are_asked_for_the_questions_that_training_asks(tmp_path, capsys):
     data = tmp_path / "rows.jsonl"
     rows = [{"question": "a=4;b=a+a;c=6*b;d=c+9;d?", "answer": "7"}, {"question": "a=4;" * 200 + "a?", "answer": "4"}]

@@ -110,6 +110,7 @@ def load_evaluated(
     family: str | None = None,
     block_size: int | None = None,
     mask_token: str | int | None = None,
+    chat_template: str | Path | None = None,
     dtype: torch.dtype = torch.float32,
     device: str | torch.device | None = None,
     batch_size: int = 32,
@@ -123,7 +124,12 @@ def load_evaluated(
     if not autoregressive:
         try:
             return load_student(
-                path_or_hub_id, **only_diffusion, dtype=dtype, device=device, trust_remote_code=trust_remote_code
+                path_or_hub_id,
+                **only_diffusion,
+                chat_template=chat_template,
+                dtype=dtype,
+                device=device,
+                trust_remote_code=trust_remote_code,
             )
         except AutoregressiveError as error:
             raise ForkLeftError(f"{error}; or evaluate it as it is with --ar") from error
@@ -132,7 +138,12 @@ def load_evaluated(
     folder = local_path(path_or_hub_id)
     noted = read_sidecar(folder) if folder.is_dir() else None
     teacher = load_teacher(
-        path_or_hub_id, dtype=dtype, device=device, batch_size=batch_size, trust_remote_code=trust_remote_code
+        path_or_hub_id,
+        chat_template=chat_template,
+        dtype=dtype,
+        device=device,
+        batch_size=batch_size,
+        trust_remote_code=trust_remote_code,
     )
     kinds = {kind for record in RECORDS.values() for kind in record.model_types}
     if noted is not None or teacher.model.config.model_type in kinds:

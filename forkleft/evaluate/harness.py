@@ -24,6 +24,7 @@ Shapes: S slots of a batch of readings, T slots with the tokens asked for in the
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -48,13 +49,15 @@ _UNSAID_DEVICE = "cuda:0"
 _BATCHES_AT_ONCE = 8
 # Rows of the output head in memory: 40 MB at 152k words.
 _HEAD_ROWS = 64
+# lm_eval makes the model from strings, so what `main` was given cannot be an argument of the class.
+_CHAT_TEMPLATE: ContextVar[str | None] = ContextVar("chat_template", default=None)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], *, chat_template: str | None = None) -> int:
     """Run `lm_eval`'s command line with these arguments and the model `forkleft`; return its exit code.
 
-    The model is `forkleft` unless `--model` or a `--config` file says otherwise: lm_eval's default, `hf`, would run a
-    diffusion student as if it were autoregressive.
+    chat_template: where `model_args` name none. The model is `forkleft` unless `--model` or a `--config` file says
+    otherwise: lm_eval's default, `hf`, would run a diffusion student as if it were autoregressive.
 
     Raises ForkLeftError if lm_eval is not installed, and for what the model refuses.
     """
@@ -67,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         raise ForkLeftError(
             f"lm-evaluation-harness cannot be imported ({error}); install it with: pip install 'forkleft[lm-eval]'"
         ) from error
-    outer = sys.argv
+    outer, token = sys.argv, _CHAT_TEMPLATE.set(chat_template)
     sys.argv = ["forkleft lm-eval", *_with_model(arguments)]
     try:
         cli_evaluate()
@@ -75,6 +78,7 @@ def main(arguments: Sequence[str]) -> int:
         return int(leaving.code or 0)
     finally:
         sys.argv = outer
+        _CHAT_TEMPLATE.reset(token)
     return 0
 
 
@@ -101,7 +105,7 @@ class _StudentLM:
     """A student as lm_eval's model; used with lm_eval's `TemplateLM`, which cuts texts into context and continuation.
 
     pretrained: a folder, a repository of the hub, or lab:NAME.
-    family, block_size, mask_token, trust_remote_code: as for `load_student`.
+    family, block_size, mask_token, chat_template, trust_remote_code: as for `load_student`.
     device, dtype: default a GPU if there is one, and there bfloat16, else float32.
     passes, threshold: as for `generate`.
     max_new_tokens: the response budget of tasks that set none with `max_gen_toks`.
@@ -115,6 +119,7 @@ class _StudentLM:
         family: str | None = None,
         block_size: int | None = None,
         mask_token: str | int | None = None,
+        chat_template: str | None = None,
         trust_remote_code: bool = False,
         device: str | None = None,
         dtype: str | None = None,
@@ -145,6 +150,7 @@ class _StudentLM:
             family=family,
             block_size=block_size,
             mask_token=mask_token,
+            chat_template=chat_template or _CHAT_TEMPLATE.get(),
             dtype=_DTYPES[dtype],
             device=device,
             trust_remote_code=trust_remote_code,
@@ -183,7 +189,8 @@ class _StudentLM:
         """A conversation as text, thinking off; without generation prompt its last turn is left open."""
         if self.tokenizer.chat_template is None:
             raise ForkLeftError(
-                f"the tokenizer {self.tokenizer.name_or_path!r} has no chat template; leave out --apply_chat_template"
+                f"the tokenizer {self.tokenizer.name_or_path!r} has no chat template; give it one with "
+                "--chat-template, or leave out --apply_chat_template"
             )
         try:
             return self.tokenizer.apply_chat_template(

@@ -4,6 +4,7 @@
     load_student("divelab/Qwen3-4B-a2d-init@main", family="bd3lm")
     load_student("runs/student")                                # a folder that save_student or convert wrote
     load_student("lab:student-block")                           # a model of the lab
+    load_student("nvidia/Efficient-DLM-4B", chat_template="recipes/templates/efficient-dlm.jinja")
 
 `config.json` is read as JSON, the stock class is built from it, and every tensor must find its place. A model's own
 code is never run; a tokenizer's only if it cannot be read otherwise and the user says `trust_remote_code=True`.
@@ -22,6 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from forkleft.errors import ForkLeftError
+from forkleft.prompts import read_template
 from forkleft.students.families import FamilyRecord, named_family, recognise, with_block_size
 from forkleft.students.family import Family
 from forkleft.students.formats import (
@@ -57,6 +59,7 @@ def load_student(
     family: str | Family | None = None,
     block_size: int | None = None,
     mask_token: str | int | None = None,
+    chat_template: str | Path | None = None,
     dtype: torch.dtype = torch.float32,
     device: str | torch.device | None = None,
     trust_remote_code: bool = False,
@@ -67,6 +70,8 @@ def load_student(
         what its `config.json` tells.
     block_size, mask_token (a token or an id): where the checkpoint's own, or the family's usual, are not wanted. A
         mask is an added or an unused token that the chat template does not use.
+    chat_template: a Jinja file, or the template itself, for a tokenizer that has none or instead of its own. Stop ids
+        follow it, and it is saved with the student.
     dtype, device: of the parameters (default: float32 on the CPU).
     trust_remote_code: let a tokenizer without `tokenizer.json`, or `vocab.json` and `merges.txt`, run its own code.
 
@@ -82,12 +87,15 @@ def load_student(
     elif family is None and sidecar is None:
         record = recognise(config)
     facts = _facts(record, family if isinstance(family, Family) else None, sidecar, config, block_size)
-    tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
+    # Before anything reads the tokenizer: mask and stop ids depend on its template.
+    tokenizer = load_tokenizer(folder, chat_template=chat_template, trust_remote_code=trust_remote_code)
     if mask_token is None and sidecar is not None:
         mask_id = sidecar.mask_id
     else:
         mask_id = mask_id_of(tokenizer, config, record, mask_token)
-    stop_ids = stop_ids_of(tokenizer, folder, config) if sidecar is None else sidecar.stop_ids
+    stop_ids = () if sidecar is None else sidecar.stop_ids
+    if sidecar is None or chat_template is not None:
+        stop_ids = tuple(dict.fromkeys([*stop_ids_of(tokenizer, folder, config), *stop_ids]))
     model = load_model(folder, config, dtype=dtype, device=device)
     origin = Origin(str(path_or_hub_id), folder.resolve(), config)
     return Student.from_model(model, facts, mask_id, stop_ids, tokenizer=tokenizer, origin=origin)
@@ -118,8 +126,10 @@ def load_model(
     return model.eval()
 
 
-def load_tokenizer(folder: Path, *, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    """The tokenizer of a checkpoint folder, read from its data files.
+def load_tokenizer(
+    folder: Path, *, chat_template: str | Path | None = None, trust_remote_code: bool
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of a checkpoint folder, read from its data files, with the user's chat template if there is one.
 
     All known families have a `tokenizer.json` or the `vocab.json` and `merges.txt` of Qwen's tokenizer, whatever class
     of their own they name. Others need their own code, which runs only with `trust_remote_code`.
@@ -131,9 +141,12 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool) -> PreTrainedTokeni
     else:
         reader = _own_tokenizer(folder, trust_remote_code)
     try:
-        return reader.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = reader.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises bare exceptions
         raise ForkLeftError(f"the tokenizer in {folder} cannot be read: {first_line(error)}") from error
+    if chat_template is not None:
+        tokenizer.chat_template = read_template(chat_template)
+    return tokenizer
 
 
 def mask_id_of(

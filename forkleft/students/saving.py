@@ -1,9 +1,9 @@
 """`save_student`: a student back in the format it came from, so that its family's own tools still load it.
 
 The weights are written under the checkpoint's own tensor names; its `config.json` is written as it was read, but for
-the dtype and, after a resize, the size of the vocabulary; its tokenizer files and its code are copied, never run. A
-student made of a model in memory is saved as an ordinary Transformers folder. Either carries ForkLeft's sidecar
-(`loading.SIDECAR`).
+the dtype and, after a resize, the size of the vocabulary; its tokenizer files and its code are copied, never run, but
+for a chat template that was replaced. A student made of a model in memory is saved as an ordinary Transformers folder.
+Either carries ForkLeft's sidecar (`loading.SIDECAR`).
 """
 
 import json
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from forkleft.errors import ForkLeftError
 from forkleft.students.formats import stock_class, stock_config, tensor_views, with_vocab_size
 from forkleft.students.loading import write_sidecar
-from forkleft.students.shards import shown, write_tensors
+from forkleft.students.shards import read_json, shown, write_tensors
 from forkleft.students.student import Student
 
 # The small files of a checkpoint that belong to its format.
@@ -81,6 +81,7 @@ def save_student(
         _write_small_files(student, folder)
     else:
         _copy_small_files(student.origin.folder, folder)
+        _keep_template(student.tokenizer, folder)
     # Merged as they are written: a second whole model might not fit.
     write_tensors(folder, views, dtype=dtype, shard_bytes=shard_bytes, final=partial(_merged, adapted))
     text = json.dumps(_with_dtype(fields, dtype), indent=2)
@@ -166,6 +167,19 @@ def _copy_small_files(origin: Path, folder: Path) -> None:
     for pattern in _COPIED:
         for path in origin.glob(pattern):
             shutil.copyfile(path, folder / path.name)
+
+
+def _keep_template(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Leave the chat template that the student was used with, where it is not the one in the copied files."""
+    path, settings = folder / "chat_template.jinja", folder / "tokenizer_config.json"
+    fields = read_json(settings) if settings.is_file() else {}
+    stored = path.read_text(encoding="utf-8") if path.is_file() else fields.get("chat_template")
+    # A tokenizer may have several templates by name; then they are its own.
+    if not isinstance(tokenizer.chat_template, str) or tokenizer.chat_template == stored:
+        return
+    path.write_text(tokenizer.chat_template, encoding="utf-8")
+    if fields.pop("chat_template", None) is not None:
+        settings.write_text(json.dumps(fields, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _write_small_files(student: Student, folder: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from forkleft.errors import ForkLeftError
+from forkleft.prompts import read_template
 from forkleft.students.autoregressive import load_causal_lm
 from forkleft.students.student import Student
 from forkleft.teacher.local import Teacher
@@ -23,6 +24,7 @@ def load_teacher(
     *,
     student: Student | None = None,
     gguf_file: str | None = None,
+    chat_template: str | Path | None = None,
     dtype: torch.dtype = torch.float32,
     device: str | torch.device | None = None,
     batch_size: int = 32,
@@ -35,6 +37,7 @@ def load_teacher(
     student: whose teacher it is to be. Both must share a tokenizer but for special tokens; what they share is logged,
         and the teacher's answers end at the stop ids of both.
     gguf_file: the name of a GGUF file in the folder or repository; a path to the file itself will do, too.
+    chat_template: a Jinja file, or the template itself, for a tokenizer that has none or instead of its own.
     dtype, device: of the parameters (default: float32, where Transformers puts them).
     batch_size: sequences in one forward.
     trust_remote_code: run the repository's own code, where its class is not one of Transformers.
@@ -45,6 +48,8 @@ def load_teacher(
     model, tokenizer = load_causal_lm(
         path_or_hub_id, gguf_file=gguf_file, dtype=dtype, trust_remote_code=trust_remote_code, **settings
     )
+    if chat_template is not None:
+        tokenizer.chat_template = read_template(chat_template)
     stop_ids = resolve_stop_ids(tokenizer, model.generation_config, model.config)
     if student is not None:
         stop_ids = _agreed_stop_ids(student, model, tokenizer, stop_ids)

@@ -234,6 +234,17 @@ def test_chat_template_and_special_tokens(saved):
     assert plain.tok_encode("ab", add_special_tokens=False) == ["ab", False]
 
 
+def test_a_chat_template_can_be_given(saved, monkeypatch):
+    messages = [{"role": "user", "content": "ab1"}]
+    model = model_of(saved, chat_template="zz{{ messages[0].content }}")
+    assert model.apply_chat_template(messages) == "zzab1"
+    made = []
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", lambda: made.append(model_of(saved)))
+    assert main(["--tasks", "x"], chat_template="yy{{ messages[0].content }}") == 0
+    assert made[0].apply_chat_template(messages) == "yyab1"
+    assert model_of(saved).apply_chat_template(messages) == "ab1"
+
+
 def test_facts_of_the_student_can_be_given(saved):
     model = model_of(saved, block_size=8, mask_token="<mask>", dtype="bfloat16", device="cpu")
     assert model.student.family == Family("block", 8)

@@ -1,12 +1,14 @@
 import json
 import logging
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from checkpoints_on_disk import (
     END,
     KINDS,
+    TEMPLATE,
     TURN_END,
     same_parameters,
     write_autoregressive,
@@ -15,8 +17,11 @@ from checkpoints_on_disk import (
 )
 
 from forkleft.errors import ForkLeftError
+from forkleft.prompts import prompt_ids
 from forkleft.rollout import generate
-from forkleft.students import Family, Student, load_student, loading
+from forkleft.students import Family, Student, load_student, loading, save_student
+
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 IDS = torch.tensor([[5, 9, 250, 3, 40, 7, 256, 19]])
 
@@ -90,6 +95,34 @@ def test_a_stock_folder_with_a_sidecar_needs_nothing_more(tmp_path):
     (tmp_path / loading.SIDECAR).write_text(json.dumps({"family": None}))
     with pytest.raises(ForkLeftError, match=r"forkleft_student.json is damaged \(it lacks attention\)"):
         load_student(tmp_path)
+
+
+def test_stop_ids_follow_the_chat_template_that_is_given(tmp_path):
+    """References end with the first of them."""
+    written = write_checkpoint(tmp_path / "edlm", "efficient-dlm")
+    assert load_student(written.folder, **written.settings).vocabulary.stop_ids == (END,)
+    student = load_student(written.folder, **written.settings, chat_template=TEMPLATE)
+    assert student.vocabulary.stop_ids == (TURN_END, END) and student.tokenizer.chat_template == TEMPLATE
+    (tmp_path / "own.jinja").write_text(TEMPLATE)
+    again = load_student(written.folder, **written.settings, chat_template=tmp_path / "own.jinja")
+    assert again.vocabulary == student.vocabulary
+    # What a sidecar lists stays, behind what the new template ends turns with.
+    save_student(load_student(written.folder, **written.settings), tmp_path / "saved")
+    assert load_student(tmp_path / "saved").vocabulary.stop_ids == (END,)
+    assert load_student(tmp_path / "saved", chat_template=TEMPLATE).vocabulary.stop_ids == (TURN_END, END)
+    with pytest.raises(ForkLeftError, match="cannot be the mask: it stands in the chat template"):
+        load_student(written.folder, mask_token="<|box_end|>", chat_template="<|box_end|>{{ messages }}")
+
+
+def test_the_template_for_efficient_dlm_is_the_question_as_it_is(tmp_path):
+    """As its model card tokenizes what the user says."""
+    written = write_checkpoint(tmp_path, "efficient-dlm")
+    student = load_student(tmp_path, **written.settings, chat_template=RECIPES / "templates" / "efficient-dlm.jinja")
+    question = "What is 6 * 7?\nPlease reason step by step, and put your final answer within \\boxed{}."
+    ids = prompt_ids(student.tokenizer, [{"role": "user", "content": question}])
+    assert ids == student.tokenizer(question).input_ids
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
+    assert student.tokenizer.decode(prompt_ids(student.tokenizer, turns)) == "Be brief.\n\n1+1?"
 
 
 def test_the_mask_of_efficient_dlm_is_not_guessed(tmp_path):

@@ -68,6 +68,22 @@ def test_a_trained_student_is_saved_as_it_is_now(tmp_path, kind):
     assert index["metadata"]["total_size"] == sum(x.nbytes for x in stored(tmp_path / "b").values())
 
 
+@pytest.mark.parametrize("kind", ["efficient-dlm", "sdar", "dream"])
+def test_a_chat_template_that_was_given_is_saved(tmp_path, kind):
+    """Also where the origin has another; all its other files stay as they were."""
+    written = write_checkpoint(tmp_path / "a", kind)
+    given = "{{ messages[0].content }}<|im_end|>\n"
+    student = load_student(written.folder, **written.settings, chat_template=given)
+    save_student(student, tmp_path / "b")
+    again = load_student(tmp_path / "b")
+    assert again.tokenizer.chat_template == given and again.vocabulary == student.vocabulary
+    # Whoever reads only one of the two files finds no other template.
+    assert not json.loads((tmp_path / "b" / "tokenizer_config.json").read_text()).get("chat_template")
+    assert again.tokenizer.get_vocab() == student.tokenizer.get_vocab()
+    save_student(again, tmp_path / "c")
+    assert (tmp_path / "c" / "chat_template.jinja").read_text() == given
+
+
 def test_saving_again_leaves_no_old_weights(tmp_path):
     student = load_student(write_checkpoint(tmp_path / "a", "sdar").folder)
     save_student(student, tmp_path / "b", shard_bytes=20_000)

@@ -73,3 +73,13 @@ def test_student_and_teacher_end_where_the_same_files_say(tmp_path):
     convert(tmp_path / "ar", tmp_path / "student", family="bd3lm")
     student = load_student(tmp_path / "student")
     assert student.vocabulary.stop_ids == load_teacher(tmp_path / "ar").stop_ids == (TURN_END, END, 300)
+
+
+def test_a_chat_template_can_be_given(tmp_path):
+    write_autoregressive(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": None, "eos_token": "<|endoftext|>"}))
+    assert load_teacher(tmp_path).stop_ids == (END,)
+    teacher = load_teacher(tmp_path, chat_template="{{ messages[0].content }}<|im_end|>")
+    assert teacher.stop_ids == (TURN_END, END) and teacher.identity != load_teacher(tmp_path).identity
