@@ -18,6 +18,7 @@ class Batches(Sampler[list[int]]):
     """Indices for one process. All have equally many batches; in the last one some may have fewer indices, or none.
 
     count: examples of the data; batch_size: of one process. The order of an epoch depends on `seed` and the epoch.
+    drop_last: leave out the questions at the end of an epoch that do not fill an update of `accumulated` batches.
     """
 
     def __init__(
@@ -30,8 +31,9 @@ class Batches(Sampler[list[int]]):
         seed: int,
         shuffle: bool = True,
         drop_last: bool = False,
+        accumulated: int = 1,
     ) -> None:
-        self.count, self.together = count, batch_size * processes
+        self.count, self.together, self.accumulated = count, batch_size * processes, accumulated
         self.process, self.processes, self.seed = process, processes, seed
         self.shuffle, self.drop_last = shuffle, drop_last
         self.epoch = 0
@@ -41,7 +43,9 @@ class Batches(Sampler[list[int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return self.count // self.together if self.drop_last else math.ceil(self.count / self.together)
+        if self.drop_last:
+            return self.count // (self.together * self.accumulated) * self.accumulated
+        return math.ceil(self.count / self.together)
 
     def __iter__(self) -> Iterator[list[int]]:
         order = list(range(self.count))

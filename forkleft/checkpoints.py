@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from forkleft.errors import ForkLeftError
@@ -93,12 +94,13 @@ def steps(output: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def rotate(output: Path, limit: int | None, *, best: str | None) -> None:
-    """Remove the oldest checkpoints beyond `limit`; never the newest, nor the best."""
-    *older, _ = steps(output).values()
-    spared = None if best is None else Path(best).name
-    removable = [path for path in older if path.name != spared]
-    excess = 0 if not limit else len(older) + 1 - limit
+def rotate(output: Path, limit: int | None, *, best: str | None, kept: Collection[int] = ()) -> None:
+    """Remove the oldest checkpoints beyond `limit`; never the newest, nor the best. Those in `kept` do not count."""
+    found = steps(output)
+    counted = [path for step, path in found.items() if step not in kept]
+    spared = {next(reversed(found.values())).name, None if best is None else Path(best).name}
+    removable = [path for path in counted if path.name not in spared]
+    excess = 0 if not limit else len(counted) - limit
     for path in removable[: max(0, excess)]:
         shutil.rmtree(path)
 

@@ -71,6 +71,8 @@ def answer(options: argparse.Namespace) -> None:
     if said := _recipe_options(options):
         from forkleft import recipes, runs
 
+        # Any number of processes may ask: no update is divided among them.
+        said.pop("questions_per_update", None)
         runs.answer(*recipes.recipe_of(said))
 
 

@@ -1,16 +1,26 @@
 """`ForkLeftConfig`: all of `TrainingArguments`, and the options of the method."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import TrainingArguments
+from transformers.integrations import get_available_reporting_integrations, get_reporting_integration_callbacks
 
 from forkleft.errors import ForkLeftError
 from forkleft.objective.lessons import ObjectiveSettings
 from forkleft.rollout.orders import ORDERS
 from forkleft.verify import LETTERS, check_kind
+
+# The least that an option may be. Transformers lets most of these through, to fail once the models are loaded.
+_LEAST = {
+    **dict.fromkeys(("passes", "rollout_batch_size", "teacher_max_new_tokens"), 1),
+    **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps"), 1),
+    **dict.fromkeys(("trace_steps", "learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm"), 0),
+}
 
 
 def _option(default: Any, text: str) -> Any:
@@ -77,13 +87,33 @@ class ForkLeftConfig(TrainingArguments):
         "refuse", "A prompt that leaves no room for the budget in the context: refuse (stop and name it), or skip."
     )
 
+    # Updates.
+    questions_per_update: int | None = _option(
+        None,
+        "Questions of one update over all processes; gradient_accumulation_steps follows from it. Default: "
+        "per_device_train_batch_size in every process and accumulation step.",
+    )
+
     # Records.
+    save_at: list[int] | None = field(
+        default=None,
+        metadata={
+            "help": "Updates to save a checkpoint after, e.g. [5, 10, 50], beside those of save_strategy; "
+            "save_total_limit leaves them alone."
+        },
+    )
+    eval_at: list[int] | None = field(
+        default=None,
+        metadata={"help": "Updates to evaluate after, e.g. [5, 10, 50], beside those of eval_strategy."},
+    )
     trace_steps: int = _option(0, "Write full trajectories to traces.jsonl every so many updates; 0 writes none.")
 
     # Of TrainingArguments, where the defaults differ.
     learning_rate: float = _option(1e-6, "Peak learning rate.")
     lr_scheduler_type: str = _option("constant_with_warmup", "Constant after the warm-up.")
-    per_device_train_batch_size: int = _option(32, "Questions a device works on at a time.")
+    per_device_train_batch_size: int = _option(
+        32, "Questions a device works on at a time; at most its share of questions_per_update."
+    )
     max_grad_norm: float = _option(1.0, "Gradients are clipped to this norm.")
     weight_decay: float = _option(0.0, "Weight decay of AdamW.")
     logging_steps: float = _option(1, "Updates between two lines of the log.")
@@ -114,11 +144,8 @@ class ForkLeftConfig(TrainingArguments):
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ForkLeftError(f"{name} must be one of {', '.join(known)}, found {getattr(self, name)!r}")
-        for name in ("passes", "rollout_batch_size", "teacher_max_new_tokens"):
-            if getattr(self, name) < 1:
-                raise ForkLeftError(f"{name} must be at least 1, found {getattr(self, name)}")
-        if self.trace_steps < 0:
-            raise ForkLeftError(f"trace_steps must not be negative, found {self.trace_steps}")
+        self._check_numbers()
+        _check_trackers(self.report_to)
         if self.remove_unused_columns:
             raise ForkLeftError("remove_unused_columns would remove the questions; leave it off")
         if self.fp16 or self.deepspeed is not None:
@@ -127,6 +154,51 @@ class ForkLeftConfig(TrainingArguments):
             raise ForkLeftError(
                 f"found {self.n_gpu} GPUs in one process; start one process for each with torchrun or accelerate launch"
             )
+
+        if self.questions_per_update is not None:
+            self._divide_update(self.questions_per_update)
+
+    def _check_numbers(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if not (value >= least and math.isfinite(value)):
+                wanted = f"be at least {least}" if least else "not be negative"
+                raise ForkLeftError(f"{name} must {wanted}, found {value}")
+        for name in ("adam_beta1", "adam_beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ForkLeftError(f"{name} must be at least 0 and below 1, found {getattr(self, name)}")
+        if self.max_steps != -1 and self.max_steps < 1:
+            raise ForkLeftError(
+                f"max_steps must be at least 1, found {self.max_steps}; -1, the default, leaves it to num_train_epochs"
+            )
+        if self.max_steps == -1 and not (self.num_train_epochs > 0 and math.isfinite(self.num_train_epochs)):
+            raise ForkLeftError(f"num_train_epochs must be above 0, found {self.num_train_epochs}")
+        for name in ("save_at", "eval_at"):
+            check_steps(name, getattr(self, name), None if self.max_steps == -1 else self.max_steps)
+
+    def _divide_update(self, questions: int) -> None:
+        """Set how many questions a process works on at a time, and how often, so that an update has `questions`."""
+        processes, accumulated = self.world_size, self.gradient_accumulation_steps
+        if questions < 1 or questions % processes:
+            raise ForkLeftError(
+                f"questions_per_update must be a multiple of the processes, which are {processes}, found {questions}; "
+                "change either"
+            )
+        share = questions // processes
+        at_once = min(self.per_device_train_batch_size, share)
+        if share % at_once:
+            fitting = ", ".join(str(size) for size in range(1, share + 1) if share % size == 0)
+            raise ForkLeftError(
+                f"questions_per_update {questions} gives each of {processes} process(es) {share} questions, which "
+                f"batches of {at_once} do not divide; set per_device_train_batch_size to one of {fitting}"
+            )
+        steps = share // at_once
+        if accumulated not in (1, steps):
+            raise ForkLeftError(
+                f"gradient_accumulation_steps is {accumulated}, but questions_per_update {questions} makes it {steps}; "
+                "leave out one of the two"
+            )
+        self.per_device_train_batch_size, self.gradient_accumulation_steps = at_once, steps
 
     @property
     def answer_file(self) -> Path:
@@ -148,3 +220,27 @@ class ForkLeftConfig(TrainingArguments):
             merge_stops=self.merge_stops,
             alpha=self.alpha,
         )
+
+
+def check_steps(name: str, steps: Sequence[int] | None, updates: int | None) -> None:
+    """Raise ForkLeftError if a list of updates holds one that a training of `updates` (None: unknown) has not."""
+    outside = [step for step in steps or () if step < 1 or (updates is not None and step > updates)]
+    if outside:
+        last = "on" if updates is None else f"to {updates}, the last"
+        hint = "; eval_on_start evaluates before the first" if name == "eval_at" and 0 in outside else ""
+        raise ForkLeftError(f"{name} must hold updates from 1 {last}, found {', '.join(map(str, outside))}{hint}")
+
+
+def _check_trackers(names: Sequence[str]) -> None:
+    for name in names:
+        if name in get_available_reporting_integrations():
+            continue
+        try:
+            # What is missing is found out when a tracker is made, as Transformers does once the models are loaded.
+            for tracker in get_reporting_integration_callbacks([name]):
+                tracker()
+        except (ValueError, RuntimeError, ImportError) as error:
+            raise ForkLeftError(
+                f"report_to names {name!r}, which cannot be used here: {error}; leave it out, or install it "
+                "(metrics.jsonl is always written)"
+            ) from error

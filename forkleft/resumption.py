@@ -40,7 +40,8 @@ _DECISIVE = (
     "optim_args",
     "bf16",
 )
-_INDIFFERENT = {"rollout_batch_size", "answer_cache", "trace_steps"}
+# The batch size and the accumulation that follow from questions_per_update are compared instead of it.
+_INDIFFERENT = {"rollout_batch_size", "answer_cache", "trace_steps", "save_at", "eval_at", "questions_per_update"}
 
 
 def decisive(

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from huggingface_hub import CommitInfo, upload_folder
 from safetensors import SafetensorError
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
 from forkleft import checkpoints
+from forkleft.config import ForkLeftConfig, check_steps
 from forkleft.errors import ForkLeftError
 from forkleft.metrics import StepFile
 from forkleft.resumption import RUN_FILE, check_resumable
@@ -34,6 +35,19 @@ _NOT_THE_MODEL = (
 )
 
 
+class _AtSteps(TrainerCallback):
+    """Saves and evaluates after the updates that `save_at` and `eval_at` name."""
+
+    def on_train_begin(self, args: ForkLeftConfig, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+        # Where the epochs decide how many updates there are, they are known only now.
+        for name in ("save_at", "eval_at"):
+            check_steps(name, getattr(args, name), state.max_steps)
+
+    def on_step_end(self, args: ForkLeftConfig, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+        control.should_save |= state.global_step in (args.save_at or ())
+        control.should_evaluate |= state.global_step in (args.eval_at or ())
+
+
 class SavingTrainer(Trainer):
     """The saving half of `ForkLeftTrainer`.
 
@@ -45,6 +59,9 @@ class SavingTrainer(Trainer):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
+        if self.args.eval_at and self.eval_dataset is None:
+            raise ForkLeftError("eval_at names updates to evaluate after, and there is no data to evaluate on; add it")
+        self.add_callback(_AtSteps())
         output = Path(self.args.output_dir)
         self.metrics_file, self.traces_file = StepFile(output / "metrics.jsonl"), StepFile(output / "traces.jsonl")
         self._saving_to: Path | None = None
@@ -125,7 +142,12 @@ class SavingTrainer(Trainer):
             if self.args.push_to_hub and self.args.save_total_limit:
                 # A checkpoint is not removed while it is read.
                 self._finish_current_push()
-            checkpoints.rotate(output, self.args.save_total_limit, best=self.state.best_model_checkpoint)
+            checkpoints.rotate(
+                output,
+                self.args.save_total_limit,
+                best=self.state.best_model_checkpoint,
+                kept=self.args.save_at or (),
+            )
         self.accelerator.wait_for_everyone()
         if self.args.push_to_hub:
             self._upload_checkpoint(output / name)

@@ -130,10 +130,12 @@ class ForkLeftTrainer(SavingTrainer):
             seed=args.data_seed,
             shuffle=args.train_sampling_strategy == "random",
             drop_last=args.dataloader_drop_last,
+            accumulated=args.gradient_accumulation_steps,
         )
         if not len(batches):
             raise ForkLeftError(
-                f"{len(self.train_dataset)} questions do not fill one batch of {batches.together}, and "
+                f"{len(self.train_dataset)} questions do not fill one update of "
+                f"{batches.together * batches.accumulated}, and "
                 "dataloader_drop_last leaves out what is not full; lower the batch size, or turn that off"
             )
         return Loader(self.train_dataset, batches)

@@ -36,6 +36,10 @@ def test_another_epoch_is_another_order():
 
 def test_what_is_not_full_can_be_dropped_and_order_kept():
     assert parts(10, 2, 2, drop_last=True, shuffle=False) == [[[0, 2], [4, 6]], [[1, 3], [5, 7]]]
+    # An update of 4 questions is whole or left out, however it is divided.
+    for size, accumulated in ((4, 1), (2, 2), (1, 4)):
+        (batches,) = parts(11, size, 1, drop_last=True, shuffle=False, accumulated=accumulated)
+        assert list(chain(*batches)) == list(range(8))
 
 
 def test_the_loader_gives_examples_and_passes_the_epoch_on():

@@ -71,6 +71,15 @@ def test_rotation_keeps_the_newest_and_the_best(tmp_path, limit, keep, left):
     assert sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*")) == left
 
 
+def test_checkpoints_that_were_asked_for_by_their_step_stay_and_do_not_count(tmp_path):
+    for step in (2, 4, 6, 8, 10):
+        write(tmp_path, step)
+    rotate(tmp_path, 1, best=None, kept=[2, 4])
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{k}" for k in (10, 2, 4)]
+    rotate(tmp_path, 1, best=None, kept=[2, 10])
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{k}" for k in (10, 2, 4)]
+
+
 def test_a_final_model_replaces_the_weights_of_an_older_one_and_nothing_else(tmp_path):
     staged = tmp_path / "staged"
     staged.mkdir()

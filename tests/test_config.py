@@ -36,8 +36,58 @@ def test_every_field_of_ours_says_what_it_is():
         ({"trace_steps": -1}, "trace_steps must not be negative"),
         ({"fp16": True}, "use bf16"),
         ({"remove_unused_columns": True}, "remove_unused_columns would remove the questions"),
+        ({"learning_rate": -1e-6}, "learning_rate must not be negative, found -1e-06"),
+        ({"learning_rate": float("nan")}, "learning_rate must not be negative, found nan"),
+        ({"weight_decay": -0.1}, "weight_decay must not be negative"),
+        ({"adam_beta2": 1.0}, "adam_beta2 must be at least 0 and below 1, found 1.0"),
+        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be at least 1, found 0"),
+        ({"max_steps": 0}, "max_steps must be at least 1, found 0; -1, the default, leaves it to num_train_epochs"),
+        ({"num_train_epochs": 0}, "num_train_epochs must be above 0, found 0"),
+        ({"report_to": "no-such-tracker"}, "report_to names 'no-such-tracker', which cannot be used here: .*leave it"),
+        ({"save_at": [0, 3]}, "save_at must hold updates from 1 on, found 0$"),
+        ({"eval_at": [0]}, "eval_at must hold .*; eval_on_start evaluates before the first"),
+        ({"save_at": [3, 9, 11], "max_steps": 8}, "save_at must hold updates from 1 to 8, the last, found 9, 11"),
+        ({"questions_per_update": 0}, "questions_per_update must be a multiple of the processes"),
+        (
+            {"questions_per_update": 12, "per_device_train_batch_size": 5},
+            "12 gives each of 1 process.* 12 questions, which batches of 5 do not divide; .* one of 1, 2, 3, 4, 6, 12",
+        ),
+        (
+            {"questions_per_update": 12, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+            "gradient_accumulation_steps is 2, but questions_per_update 12 makes it 3; leave out one",
+        ),
     ],
 )
 def test_bad_values(tmp_path, changes, message):
     with pytest.raises(ForkLeftError, match=message):
         ForkLeftConfig(str(tmp_path), use_cpu=True, **changes)
+
+
+def test_a_tracker_that_is_not_installed(tmp_path, monkeypatch):
+    def missing(*_):
+        raise RuntimeError("it is not installed")
+
+    monkeypatch.setattr("forkleft.config.get_available_reporting_integrations", list)
+    monkeypatch.setattr("forkleft.config.get_reporting_integration_callbacks", lambda names: [missing])
+    with pytest.raises(ForkLeftError, match=r"names 'wandb', .*: it is not installed; leave it out, or install it"):
+        ForkLeftConfig(str(tmp_path), use_cpu=True, report_to=["wandb"])
+
+
+@pytest.mark.parametrize(
+    ("processes", "at_once", "found"),
+    [(1, 32, (32, 1)), (1, 8, (8, 4)), (2, 8, (8, 2)), (4, 8, (8, 1)), (8, 8, (4, 1)), (32, 8, (1, 1))],
+)
+def test_an_update_has_the_same_questions_for_any_number_of_processes(tmp_path, monkeypatch, processes, at_once, found):
+    monkeypatch.setattr(ForkLeftConfig, "world_size", processes)
+    settings = {"questions_per_update": 32, "per_device_train_batch_size": at_once, "use_cpu": True}
+    config = ForkLeftConfig(str(tmp_path), **settings)
+    assert (config.per_device_train_batch_size, config.gradient_accumulation_steps) == found
+    # What follows from it may be said as well.
+    again = dict(zip(("per_device_train_batch_size", "gradient_accumulation_steps"), found, strict=True))
+    ForkLeftConfig(str(tmp_path), **settings | again)
+
+
+def test_processes_that_do_not_divide_an_update(tmp_path, monkeypatch):
+    monkeypatch.setattr(ForkLeftConfig, "world_size", 3)
+    with pytest.raises(ForkLeftError, match="must be a multiple of the processes, which are 3, found 32; change"):
+        ForkLeftConfig(str(tmp_path), questions_per_update=32, use_cpu=True)

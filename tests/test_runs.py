@@ -11,7 +11,7 @@ from forkleft.errors import ForkLeftError
 from forkleft.runs import rows_of
 
 LAB = str(Path(__file__).parents[1] / "recipes" / "lab.yaml")
-QUICK = ["--max_steps", "1", "--train_questions", "4", "--per_device_train_batch_size", "4", "--passes", "4"]
+QUICK = ["--max_steps", "1", "--train_questions", "4", "--questions_per_update", "4", "--passes", "4"]
 QUICK += ["--eval_strategy", "no", "--use_cpu", "--dataloader_pin_memory", "false"]
 
 

@@ -93,6 +93,26 @@ def test_a_run_goes_on_in_its_own_folder(tmp_path):
     assert sorted((tmp_path / "two").rglob("*")) == before
 
 
+def test_checkpoints_and_evaluations_at_listed_updates(tmp_path):
+    """Three updates are an epoch, at whose end nothing is done twice."""
+    settings = {"max_steps": 6, "save_at": [1, 3, 4], "eval_at": [3, 5], "save_strategy": "no"}
+    make_trainer(tmp_path / "alone", **settings, trainer={"eval_dataset": ROWS[:2]}).train()
+    assert sorted(checkpoints.steps(tmp_path / "alone")) == [1, 3, 4]
+    rows = [json.loads(line) for line in (tmp_path / "alone" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "eval_count" in row] == [3, 5]
+    settings |= {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1, "eval_at": None}
+    make_trainer(tmp_path / "beside", **settings).train()
+    assert sorted(checkpoints.steps(tmp_path / "beside")) == [1, 3, 4, 6]
+
+
+def test_lists_of_updates_that_cannot_be(tmp_path):
+    with pytest.raises(ForkLeftError, match="eval_at names updates to evaluate after, and there is no data"):
+        make_trainer(tmp_path, eval_at=[1])
+    trainer = make_trainer(tmp_path, save_at=[2, 4], max_steps=-1, num_train_epochs=1)
+    with pytest.raises(ForkLeftError, match="save_at must hold updates from 1 to 3, the last, found 4"):
+        trainer.train()
+
+
 def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path, **CHECKPOINTED)
     save = torch.save

@@ -39,7 +39,7 @@ def test_sharded_processes_write_and_learn_as_one(tmp_path, view):
     """Though the processes need different numbers of forwards to write."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     launch += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    environment = os.environ | {"PYTHONPATH": str(PROGRAM.parent), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, PROGRAM.parents[:2])), "OMP_NUM_THREADS": "1"}
     command = [*launch, str(PROGRAM), str(tmp_path / "found.pt"), view]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]

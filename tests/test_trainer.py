@@ -31,7 +31,7 @@ def run(output, changes, *words, processes=1):
     if processes > 1:
         launch += ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--master-port", "0"]
         launch += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    environment = os.environ | {"PYTHONPATH": str(PROGRAM.parent), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, PROGRAM.parents[:2])), "OMP_NUM_THREADS": "1"}
     command = [*launch, str(PROGRAM), str(output), json.dumps(changes), *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     killed = "Signal 9" in done.stderr or done.returncode == -9
@@ -89,8 +89,8 @@ def test_accumulation_and_processes_change_nothing(tmp_path, verdicts):
     changes = {"max_steps": 3, "seed": 1, "verdicts": verdicts, "optim": "sgd", "learning_rate": 0.1, "questions": 9}
     make_runs = {
         "whole": ({"per_device_train_batch_size": 4}, 1),
-        "accumulated": ({"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}, 1),
-        "processes": ({"per_device_train_batch_size": 2}, 2),
+        "accumulated": ({"per_device_train_batch_size": 2, "questions_per_update": 4}, 1),
+        "processes": ({"questions_per_update": 4}, 2),
     }
     weights = {}
     for name, (batching, processes) in make_runs.items():
