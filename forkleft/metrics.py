@@ -56,10 +56,13 @@ def summarise(seen: Sequence[Observation]) -> dict[str, float]:
 
 
 class StepFile:
-    """One JSON object a line, in the order of the updates. A resumed run goes on where its checkpoint was."""
+    """One JSON object a line, in the order of the updates. A resumed run goes on where its checkpoint was.
+
+    `written`: whether rows were written through this object.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.written = path, False
 
     def begin(self, step: int) -> None:
         """Forget what lies behind `step`: it will be logged again."""
@@ -75,6 +78,7 @@ class StepFile:
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
+            self.written = True
         except OSError as error:
             raise ForkLeftError(
                 f"cannot write to {self.path}: {error.strerror}; make room, and resume from the newest checkpoint"

@@ -62,8 +62,9 @@ class Recipe:
     eval_split: str = _option("test", "As train_split.")
     eval_questions: int | None = _option(None, "As train_questions.")
     columns: dict[str, str] | None = field(
-        default=None, metadata={"help": "Names of the data's columns where they differ, e.g. {question: problem}."}
+        default=None, metadata={"help": "Names of train_data's columns where they differ, e.g. {question: problem}."}
     )
+    eval_columns: dict[str, str] | None = field(default=None, metadata={"help": "The same for eval_data."})
 
     lora_rank: int | None = _option(None, "Train LoRA adapters of this rank instead of all weights.")
     lora_alpha: int = _option(32, "Their scale.")

@@ -13,10 +13,10 @@ from transformers import TrainingArguments
 from forkleft.config import ForkLeftConfig
 from forkleft.data import Example
 from forkleft.errors import ForkLeftError
+from forkleft.folders import read_run
 from forkleft.identity import fingerprint
 from forkleft.students.student import Student
 
-RUN_FILE = "forkleft.json"
 # What decides what is learned, beside the options of the method: a run is not resumed with other values.
 _DECISIVE = (
     "seed",
@@ -72,7 +72,7 @@ def decisive(
 
 def check_resumable(folder: Path, ours: dict[str, Any]) -> None:
     """Raise ForkLeftError if a checkpoint belongs to another configuration, or has no optimiser state."""
-    theirs = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    theirs = read_run(folder) or {}
     differing = list(_differing(theirs, ours))
     if differing:
         told = "; ".join(f"{name} was {was!r}, is {now!r}" for name, was, now in differing)

@@ -16,6 +16,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from forkleft.collection import prepare_examples
 from forkleft.config import ForkLeftConfig
 from forkleft.errors import ForkLeftError
+from forkleft.folders import RunFolder
 from forkleft.jsonl import read_jsonl
 from forkleft.lab.questions import HELD_OUT_SETS, held_out, training_stream
 from forkleft.recipes import Recipe, recipe_page
@@ -49,26 +50,27 @@ def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> Fo
 
     said: the options that both come from (`read_options`); they are kept in the output folder.
     """
-    student = student_of(recipe)
-    teacher = teacher_of(recipe, student)
-    settings: dict[str, Any] = {}
-    if recipe.eval_data is not None:
-        settings["eval_dataset"] = rows_of(
-            recipe.eval_data, recipe.eval_subset, recipe.eval_split, recipe.eval_questions, recipe.columns, config.seed
+    folder = RunFolder(config.output_dir)
+    with folder.held():
+        student = student_of(recipe)
+        teacher = teacher_of(recipe, student)
+        settings: dict[str, Any] = {}
+        if recipe.eval_data is not None:
+            settings["eval_dataset"] = _eval_rows(recipe, config)
+        if recipe.lora_rank is not None:
+            settings["peft_config"] = _adapters(recipe)
+        trainer = ForkLeftTrainer(
+            student,
+            teacher,
+            config,
+            _train_rows(recipe, config),
+            answerer=_server(recipe, teacher),
+            merge_adapters=recipe.merge_adapters,
+            callbacks=[_KeptRecipe(recipe_page(said))],
+            folder=folder,
+            **settings,
         )
-    if recipe.lora_rank is not None:
-        settings["peft_config"] = _adapters(recipe)
-    trainer = ForkLeftTrainer(
-        student,
-        teacher,
-        config,
-        _train_rows(recipe, config),
-        answerer=_server(recipe, teacher),
-        merge_adapters=recipe.merge_adapters,
-        callbacks=[_KeptRecipe(recipe_page(said))],
-        **settings,
-    )
-    trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
+        trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
     return trainer
 
 
@@ -142,6 +144,8 @@ def rows_of(
     source: str, subset: str | None, split: str, count: int | None, columns: Mapping[str, str] | None, seed: int
 ) -> list[dict[str, Any]]:
     """The rows of a data source, with its columns renamed. Raises ForkLeftError if it cannot be read."""
+    if count is not None and count < 1:
+        raise ForkLeftError(f"{source}: expected at least 1 question to take, found {count}")
     if source.startswith(_LAB):
         rows = _lab_rows(source.removeprefix(_LAB), count, seed)
     elif source.endswith((".jsonl", ".json", ".jsonl.gz", ".json.gz")):
@@ -151,8 +155,11 @@ def rows_of(
     rows = list(islice(rows, count))
     for ours, theirs in (columns or {}).items():
         if rows and theirs not in rows[0]:
-            raise ForkLeftError(f"{source} has no column {theirs!r}, there are {', '.join(rows[0])}; mend columns")
-        rows = [{**row, ours: row[theirs]} for row in rows]
+            raise ForkLeftError(
+                f"{source} has no column {theirs!r}, there are {', '.join(rows[0])}; name the right one for "
+                f"{ours} (columns for train_data, eval_columns for eval_data)"
+            )
+        rows = [{**row, ours: row.get(theirs)} for row in rows]
     return rows
 
 
@@ -190,6 +197,17 @@ def _train_rows(recipe: Recipe, config: ForkLeftConfig) -> list[dict[str, Any]]:
         recipe.train_split,
         recipe.train_questions,
         recipe.columns,
+        config.seed,
+    )
+
+
+def _eval_rows(recipe: Recipe, config: ForkLeftConfig) -> list[dict[str, Any]]:
+    return rows_of(
+        recipe.eval_data,
+        recipe.eval_subset,
+        recipe.eval_split,
+        recipe.eval_questions,
+        recipe.eval_columns,
         config.seed,
     )
 

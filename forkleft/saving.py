@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from transformers.utils import PushInProgress
 from forkleft import checkpoints
 from forkleft.config import ForkLeftConfig, check_steps
 from forkleft.errors import ForkLeftError
+from forkleft.folders import LOCK_FILE, RUN_FILE, RunFolder, in_main_process, write_run
 from forkleft.metrics import StepFile
-from forkleft.resumption import RUN_FILE, check_resumable
+from forkleft.resumption import check_resumable
 
 # What saving raises where the disk is full or a file cannot be written.
 _WRITE_ERRORS = (OSError, SafetensorError, RuntimeError)
@@ -31,7 +33,7 @@ _WRITE_ERRORS = (OSError, SafetensorError, RuntimeError)
 # publish.
 _NOT_THE_MODEL = (
     *("_*", "checkpoint-*", "optimizer*", "scheduler*", "scaler*", "rng_state*", "pytorch_model_fsdp*"),
-    *("trainer_state.json", "traces.jsonl", RUN_FILE, checkpoints.MANIFEST),
+    *("trainer_state.json", "traces.jsonl", RUN_FILE, LOCK_FILE, checkpoints.MANIFEST),
 )
 
 
@@ -57,8 +59,10 @@ class SavingTrainer(Trainer):
 
     _decisive: dict[str, Any]
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
+    def __init__(self, *arguments: Any, folder: RunFolder | None = None, **settings: Any) -> None:
+        """folder: the output folder, if the caller holds it already; the rest is Transformers'."""
         super().__init__(*arguments, **settings)
+        self.folder = folder or RunFolder(self.args.output_dir)
         if self.args.eval_at and self.eval_dataset is None:
             raise ForkLeftError("eval_at names updates to evaluate after, and there is no data to evaluate on; add it")
         self.add_callback(_AtSteps())
@@ -69,48 +73,61 @@ class SavingTrainer(Trainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, **settings: Any) -> Any:
         """As in Transformers, but `True` resumes from the newest *whole* checkpoint; ends by saving the model.
 
-        Raises ForkLeftError if a checkpoint is damaged or belongs to another configuration.
+        Raises ForkLeftError if a checkpoint is damaged or belongs to another configuration, if the output folder holds
+        files of another run, or if another run is writing there.
         """
-        output, decisive, step = Path(self.args.output_dir), self._decisive, 0
-        if resume_from_checkpoint:
-            newest = resume_from_checkpoint is True or resume_from_checkpoint == "true"
-            folder = checkpoints.newest_whole(output) if newest else Path(resume_from_checkpoint)
-            checkpoints.check_whole(folder)
-            if folder.resolve().parent != output.resolve():
-                raise ForkLeftError(
-                    f"{folder} is not of the run in {output}: a run goes on in its own folder, with its metrics and "
-                    "its other checkpoints; set output_dir to that, or start a new run from these weights"
-                )
-            check_resumable(folder, decisive)
-            resume_from_checkpoint = str(folder)
-            step = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]
-        elif checkpoints.steps(output):
-            raise ForkLeftError(
-                f"{output} holds checkpoints of an earlier run; resume it (resume_from_checkpoint: true), or name "
-                "another folder"
-            )
-        if self.is_world_process_zero():
-            shutil.rmtree(output / checkpoints.STAGING, ignore_errors=True)
-            for later, folder in checkpoints.steps(output).items():
-                # Of the same run, and written again on the way; left there, they would win at the next resume.
-                if later > step:
-                    shutil.rmtree(folder)
-            self.metrics_file.begin(step)
-            if self.args.trace_steps:
-                self.traces_file.begin(step)
-        first_evaluation = self.args.eval_on_start
-        # The run was evaluated when it started; that it goes on is no other start.
-        self.args.eval_on_start = first_evaluation and step == 0
-        try:
-            result = super().train(resume_from_checkpoint or None, **settings)
-        finally:
-            self.args.eval_on_start = first_evaluation
-        if self.args.push_to_hub:
-            self.push_to_hub(commit_message="Model save")
+        with self.folder.held():
+            checkpoint, step = in_main_process(partial(self._begin, resume_from_checkpoint))
+            first_evaluation = self.args.eval_on_start
+            # The run was evaluated when it started; that it goes on is no other start.
+            self.args.eval_on_start = first_evaluation and step == 0
+            try:
+                result = super().train(checkpoint, **settings)
+            finally:
+                self.args.eval_on_start = first_evaluation
+            if self.args.push_to_hub:
+                self.push_to_hub(commit_message="Model save")
+            else:
+                self.save_model(_internal_call=True)
+                self.create_model_card()
+            return result
+
+    def _begin(self, resume: str | bool | None) -> tuple[str | None, int]:
+        """The checkpoint to go on from and its step, or None and 0 for a run that starts.
+
+        The folder is made ready: it says which run this is, and what lies behind the step is removed.
+        """
+        output = self.folder.path
+        if resume:
+            checkpoint, step = self._resumed(resume)
         else:
-            self.save_model(_internal_call=True)
-            self.create_model_card()
-        return result
+            own = [file.path.name for file in (self.metrics_file, self.traces_file) if file.written]
+            self.folder.check_new(self._decisive, own=own)
+            checkpoint, step = None, 0
+        shutil.rmtree(output / checkpoints.STAGING, ignore_errors=True)
+        for later, folder in checkpoints.steps(output).items():
+            # Of the same run, and written again on the way; left there, they would win at the next resume.
+            if later > step:
+                shutil.rmtree(folder)
+        write_run(output, self._decisive)
+        self.metrics_file.begin(step)
+        if self.args.trace_steps:
+            self.traces_file.begin(step)
+        return checkpoint, step
+
+    def _resumed(self, resume: str | bool) -> tuple[str, int]:
+        output = self.folder.path
+        newest = resume is True or resume == "true"
+        checkpoint = checkpoints.newest_whole(output) if newest else Path(resume)
+        checkpoints.check_whole(checkpoint)
+        if checkpoint.resolve().parent != output.resolve():
+            raise ForkLeftError(
+                f"{checkpoint} is not of the run in {output}: a run goes on in its own folder, with its metrics and "
+                "its other checkpoints; set output_dir to that, or start a new run from these weights"
+            )
+        check_resumable(checkpoint, self._decisive)
+        state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        return str(checkpoint), state["global_step"]
 
     def _maybe_log_save_evaluate(self, *state: Any, **settings: Any) -> None:
         # What is not logged when a checkpoint is written would be missing in the log of a run resumed from it.
@@ -135,7 +152,7 @@ class SavingTrainer(Trainer):
         if self.is_world_process_zero():
             with self._staged(staging):
                 self.state.save_to_json(str(staging / name / "trainer_state.json"))
-                (staging / name / RUN_FILE).write_text(json.dumps(self._decisive, indent=2) + "\n", encoding="utf-8")
+                write_run(staging / name, self._decisive)
                 self.metrics_file.flush()
                 checkpoints.publish(staging / name, output / name)
             staging.rmdir()

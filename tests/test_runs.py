@@ -144,8 +144,24 @@ def test_rows_come_from_files_and_columns_are_renamed(tmp_path):
     path.write_text("".join(json.dumps({"problem": f"q{k}", "answer": k}) + "\n" for k in range(3)))
     rows = rows_of(str(path), None, "train", 2, {"question": "problem"}, seed=0)
     assert [(row["question"], row["answer"]) for row in rows] == [("q0", 0), ("q1", 1)]
-    with pytest.raises(ForkLeftError, match="has no column 'text', there are problem, answer"):
+    with path.open("a") as file:
+        file.write(json.dumps({"question": "q3", "answer": 3}) + "\n")
+    assert rows_of(str(path), None, "train", None, {"question": "problem"}, seed=0)[3]["question"] is None
+    with pytest.raises(
+        ForkLeftError, match="has no column 'text', there are problem, answer; .*eval_columns for eval_data"
+    ):
         rows_of(str(path), None, "train", None, {"question": "text"}, seed=0)
+
+
+def test_columns_are_those_of_one_data_set(tmp_path, monkeypatch):
+    rows = [{"problem": "a=4;b=a+a;b?", "answer": "8"}]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["train", "--config", LAB, *QUICK, "--save_strategy", "no", "--eval_at", "[1]"]
+    ours, theirs = ["--train_data", str(data), "--columns", "{question: problem}"], ["--eval_data", str(data)]
+    assert main([*words, *ours, "--eval_questions", "2", "--output_dir", str(tmp_path / "one")]) == 0
+    theirs += ["--eval_columns", "{question: problem}"]
+    assert main([*words, *theirs, "--output_dir", str(tmp_path / "two")]) == 0
 
 
 def test_rows_of_a_folder_that_datasets_can_read(tmp_path):

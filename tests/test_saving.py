@@ -11,6 +11,7 @@ import torch
 from checkpoints_on_disk import write_checkpoint
 from huggingface_hub.utils import filter_repo_objects
 from trainer_runs import ROWS, SETTINGS, make_trainer
+from transformers import TrainerCallback
 from transformers.trainer_utils import HubStrategy
 
 from forkleft import checkpoints, load_student
@@ -91,6 +92,34 @@ def test_a_run_goes_on_in_its_own_folder(tmp_path):
     with pytest.raises(ForkLeftError, match=r"one/checkpoint-2 is not of the run in .*two: .* set output_dir to that"):
         again.train(resume_from_checkpoint=str(tmp_path / "one" / "checkpoint-2"))
     assert sorted((tmp_path / "two").rglob("*")) == before
+
+
+def test_a_finished_run_is_not_overwritten(tmp_path):
+    """Evaluating before training is no other run."""
+    first = make_trainer(tmp_path, max_steps=1, trace_steps=1, trainer={"eval_dataset": ROWS[:2]})
+    first.evaluate()
+    first.train()
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    for again in (first, make_trainer(tmp_path, max_steps=1), make_trainer(tmp_path, max_steps=2, rho=0.25)):
+        with pytest.raises(
+            ForkLeftError, match=r"holds files of an earlier run \(README.md, config.json, .*output_dir"
+        ):
+            again.train()
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+class Stop(TrainerCallback):
+    def on_step_end(self, args, state, control, **others):
+        raise KeyboardInterrupt
+
+
+def test_a_run_that_was_broken_off_at_once_is_not_overwritten_by_another(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer(tmp_path, trainer={"callbacks": [Stop()]}).train()
+    with pytest.raises(ForkLeftError, match=r"files of an earlier run \(forkleft.json, metrics.jsonl\)"):
+        make_trainer(tmp_path, rho=0.25).train()
+    make_trainer(tmp_path).train()
+    assert logged_steps(tmp_path) == [1, 2, 3, 4]
 
 
 def test_checkpoints_and_evaluations_at_listed_updates(tmp_path):
