@@ -79,9 +79,7 @@ def test_all_processes_of_a_run_are_kept_out(tmp_path, holder):
 
 def test_a_folder_that_cannot_be_one(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    with pytest.raises(
-        ForkLeftError, match=r"the output folder .*file is a file; name another folder \(--output_dir\)"
-    ):
+    with pytest.raises(ForkLeftError, match=r"the output folder .*file is a file; name another .*--output_dir"):
         RunFolder(tmp_path / "file").held().__enter__()
     with pytest.raises(ForkLeftError, match=r"cannot write to the output folder .*file/run: Not a directory; name"):
         RunFolder(tmp_path / "file" / "run").held().__enter__()

@@ -148,7 +148,7 @@ def test_rows_come_from_files_and_columns_are_renamed(tmp_path):
         file.write(json.dumps({"question": "q3", "answer": 3}) + "\n")
     assert rows_of(str(path), None, "train", None, {"question": "problem"}, seed=0)[3]["question"] is None
     with pytest.raises(
-        ForkLeftError, match="has no column 'text', there are problem, answer; .*eval_columns for eval_data"
+        ForkLeftError, match=r"no column 'text', there are problem, answer; .*eval_columns for eval_data"
     ):
         rows_of(str(path), None, "train", None, {"question": "text"}, seed=0)
 
