@@ -10,7 +10,8 @@ import pytest
 from trainer_runs import make_trainer
 
 from forkleft.errors import ForkLeftError
-from forkleft.resumption import RUN_FILE, check_resumable
+from forkleft.folders import RUN_FILE
+from forkleft.resumption import check_resumable
 
 PRINT_DECISIVE = """
 import json, sys
