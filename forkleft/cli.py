@@ -33,6 +33,14 @@ class _Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"unknown {value!r}, choose from {', '.join(action.choices)}{hint}")
 
 
+class _StandardError(logging.StreamHandler):
+    """Writes to what standard error is at the moment: a bar that moves puts itself there, and makes room for lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0, 2 for a user's mistake, 130 if it was interrupted."""
     parser = _parser()
@@ -41,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.rest = rest
     # What loading found out: which tokens the models share, which fields of a configuration nobody reads.
-    logging.basicConfig(format="%(message)s")
+    logging.basicConfig(format="%(message)s", handlers=[_StandardError()])
     logging.getLogger("forkleft").setLevel(logging.INFO)
     try:
         options.run(options)

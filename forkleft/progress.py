@@ -116,7 +116,8 @@ class Meter:
         for _ in range(len(row) + 1):
             line.add_column(no_wrap=True)
         line.add_row(row[0], ProgressBar(self.total, self.done, width=width), *row[1:])
-        return Group(line, Text(self._figures, no_wrap=True, overflow="ellipsis"))
+        figures = Text(self._figures, no_wrap=True, overflow="ellipsis")
+        return Group(line, figures) if self._figures else Group(line)
 
     def _times(self) -> Iterator[str]:
         if (left := self.left()) is not None:
@@ -143,8 +144,8 @@ class Meter:
     def _say(self, *words: str) -> None:
         if self._shown and self._live is None:
             self._said_at = self._clock()
-            line = "  ".join([words[0], ", ".join(self._times()), *words[1:]])
-            self.console.print(line, highlight=False, soft_wrap=True)
+            parts = [words[0], ", ".join(self._times()), *words[1:]]
+            self.console.print("  ".join(filter(None, parts)), highlight=False, soft_wrap=True)
 
 
 def clock_time(seconds: float) -> str:

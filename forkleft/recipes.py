@@ -23,6 +23,9 @@ from forkleft.config import ForkLeftConfig
 from forkleft.errors import ForkLeftError
 from forkleft.prompts import read_template
 
+# The environment variable with the key of the server that gives answers. An option would end up in files and histories.
+API_KEY = "FORKLEFT_ANSWERS_API_KEY"
+
 
 def _option(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
@@ -47,9 +50,14 @@ class Recipe:
     teacher_device_map: str | None = _option(None, "Where the teacher goes if not on one device: auto, for instance.")
     teacher_batch_size: int = _option(32, "Sequences in one forward of the teacher.")
     answers_url: str | None = _option(
-        None, "An OpenAI-compatible server that gives the teacher's answers, e.g. http://localhost:8000/v1."
+        None,
+        "An OpenAI-compatible server that gives the teacher's answers, e.g. http://localhost:8000/v1. If it wants a "
+        f"key: that is taken from the environment, {API_KEY}.",
     )
     answers_model: str | None = _option(None, "The name of the teacher on that server; default: as teacher says.")
+    answers_timeout: float = _option(600.0, "Seconds after which a request to that server is given up.")
+    answers_attempts: int = _option(5, "How often a request is tried, with growing pauses in between.")
+    answers_concurrency: int = _option(32, "Requests under way at a time.")
 
     train_data: str = _option(
         None, "Training questions: a JSON Lines file (.jsonl, .jsonl.gz), a data set of the hub, or lab:train."
@@ -71,6 +79,14 @@ class Recipe:
     lora_dropout: float = _option(0.0, "Their dropout.")
     lora_targets: list[str] | str = field(default="all-linear", metadata={"help": "The modules that get one."})
     merge_adapters: bool = _option(False, "Save the final model with the adapters merged into its weights.")
+
+    def __post_init__(self) -> None:
+        """Check what bounds the requests to a server."""
+        for name in ("answers_attempts", "answers_concurrency"):
+            if getattr(self, name) < 1:
+                raise ForkLeftError(f"{name} must be at least 1, found {getattr(self, name)}")
+        if not self.answers_timeout > 0:
+            raise ForkLeftError(f"answers_timeout must be more than 0 seconds, found {self.answers_timeout}")
 
 
 class _Loader(yaml.SafeLoader):
@@ -133,6 +149,8 @@ def read_options(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     values = _file_values(path) | words
     known, hints = options(), typing.get_type_hints(ForkLeftConfig) | typing.get_type_hints(Recipe)
     for name in values:
+        if name == "answers_api_key":
+            raise ForkLeftError(f"{name} is no option, so that it is kept in no file; set {API_KEY} in the environment")
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else "forkleft train --options lists all"

@@ -1,5 +1,6 @@
 """Runs behind `forkleft train` and `forkleft answer`: from a recipe to models, data and a trainer."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -10,7 +11,6 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from rich.console import Console
-from rich.progress import track
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from forkleft.collection import prepare_examples
@@ -19,7 +19,8 @@ from forkleft.errors import ForkLeftError
 from forkleft.folders import RunFolder
 from forkleft.jsonl import read_jsonl
 from forkleft.lab.questions import HELD_OUT_SETS, held_out, training_stream
-from forkleft.recipes import Recipe, recipe_page
+from forkleft.progress import Meter
+from forkleft.recipes import API_KEY, Recipe, recipe_page
 from forkleft.students import Student, load_student
 from forkleft.teacher import AnswerCache, AnswerServer, Teacher, cached_answers, load_teacher
 from forkleft.teacher.answers import Answerer, answer_key
@@ -28,8 +29,6 @@ from forkleft.verify import verify_batch
 
 _LAB = "lab:"
 _LAB_TRAIN = "train"
-# Questions between two signs of progress.
-_ASKED_AT_ONCE = 64
 
 
 class _KeptRecipe(TrainerCallback):
@@ -92,21 +91,27 @@ def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
     rows = _train_rows(recipe, config)
     examples = prepare_examples(sharing_vocabulary(student, teacher), teacher, rows, config)
     mine = examples[state.process_index :: state.num_processes]
-    cache, texts = AnswerCache(config.answer_file), []
-    keys = {answer_key(answerer.identity, example.messages, budget) for example in mine}
-    new = sum(cache.get(key) is None for key in keys)
-    parts = range(0, len(mine), _ASKED_AT_ONCE)
-    for start in track(parts, "asking the teacher", console=console, disable=not state.is_main_process):
-        asked = [example.messages for example in mine[start : start + _ASKED_AT_ONCE]]
-        texts += [one.text for one in cached_answers(answerer, cache, asked, max_new_tokens=budget)]
+    cache = AnswerCache(config.answer_file)
+    keys = [answer_key(answerer.identity, example.messages, budget) for example in mine]
+    unknown = [key for key in keys if cache.get(key) is None]
+    name = f"question (process 1 of {state.num_processes})" if state.num_processes > 1 else "question"
+    with Meter(console, name, len(mine), done=len(mine) - len(unknown), shown=state.is_main_process) as meter:
+
+        def found(count: int) -> None:
+            meter.move(meter.done + count)
+            meter.tell("")
+
+        asked = [example.messages for example in mine]
+        texts = [one.text for one in cached_answers(answerer, cache, asked, max_new_tokens=budget, found=found)]
     expected = [example.answer for example in mine]
     right = sum(verify_batch(texts, expected, config.verifier, letters=config.letters))
-    right, new = map(sum, zip(*gather_object([(right, new)]), strict=True))
+    right, new = map(sum, zip(*gather_object([(right, len(set(unknown)))]), strict=True))
     if state.is_main_process:
         console.print(
             f"{len(examples)} questions, {right} answered right ({right / len(examples):.1%}); {new} new answers in "
             f"{cache.path}",
             highlight=False,
+            soft_wrap=True,
         )
 
 
@@ -217,7 +222,16 @@ def _server(recipe: Recipe, teacher: Teacher) -> AnswerServer | None:
     if recipe.answers_url is None:
         return None
     stop = [teacher.tokenizer.decode([i]) for i in teacher.stop_ids]
-    return AnswerServer(recipe.answers_url, recipe.answers_model or recipe.teacher, stop=stop)
+    return AnswerServer(
+        recipe.answers_url,
+        recipe.answers_model or recipe.teacher,
+        stop=stop,
+        # A line end from a file would not fit into a header.
+        api_key=os.environ.get(API_KEY, "").strip() or None,
+        attempts=recipe.answers_attempts,
+        timeout=recipe.answers_timeout,
+        concurrency=recipe.answers_concurrency,
+    )
 
 
 def _adapters(recipe: Recipe) -> Any:

@@ -1,4 +1,6 @@
+import io
 import json
+import logging
 import subprocess
 import sys
 import zipfile
@@ -7,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forkleft import __version__
-from forkleft.cli import main
+from forkleft.cli import _StandardError, main
 from forkleft.lab.models import MODELS
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +26,14 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
 
 def test_version(capsys):
     assert run(capsys, "--version") == (0, f"forkleft {__version__}\n", "")
+
+
+def test_log_lines_go_where_standard_error_is_now(monkeypatch):
+    """A bar that moves takes its place, and moves on below them."""
+    handler, file = _StandardError(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    handler.emit(logging.makeLogRecord({"msg": "no answer"}))
+    assert file.getvalue() == "no answer\n"
 
 
 def test_help_names_the_commands_and_loads_nothing_heavy():

@@ -114,19 +114,27 @@ def test_a_server_answers_without_the_teachers_weights(tmp_path, capsys, monkeyp
 
     asked = []
 
-    def answers(server, conversations, *, max_new_tokens):
+    def answers(server, conversations, *, max_new_tokens, keep):
         asked.append(server)
-        return [Answer("#0", stopped=True)] * len(conversations)
+        for number in range(len(conversations)):
+            keep(number, Answer("#0", stopped=True))
 
     monkeypatch.setattr(AnswerServer, "answers", answers)
+    monkeypatch.setenv("FORKLEFT_ANSWERS_API_KEY", "secret-7\n")
     loaded = runs.teacher_of
     teachers = []
     monkeypatch.setattr(runs, "teacher_of", lambda *given: teachers.append(loaded(*given)) or teachers[-1])
     words = ["answer", "--config", LAB, *QUICK, "--answers_url", "http://localhost:9/v1", "--answers_model", "strong"]
+    words += ["--answers_timeout", "20", "--answers_attempts", "2", "--answers_concurrency", "3"]
     assert main([*words, "--output_dir", str(tmp_path)]) == 0
-    assert "4 new answers in" in " ".join(capsys.readouterr().out.split())
-    assert (asked[0].model, asked[0].stop) == ("strong", ("<|endoftext|>", "<|im_end|>"))
+    told = capsys.readouterr().out
+    assert "question 4 of 4  0:00:00 left, 0:00:0" in told
+    assert "4 new answers in" in told
+    (server,) = asked
+    assert (server.model, server.stop) == ("strong", ("<|endoftext|>", "<|im_end|>"))
+    assert (server.timeout, server.attempts, server.concurrency, server.api_key) == (20.0, 2, 3, "secret-7")
     assert teachers[0].model.device.type == "meta"
+    assert "secret-7" not in told + "".join(path.read_text() for path in tmp_path.iterdir())
 
 
 def test_adapters_are_saved_apart_or_merged(tmp_path):

@@ -9,7 +9,8 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,8 +18,7 @@ from typing import Protocol
 from forkleft.errors import ForkLeftError
 from forkleft.prompts import Message
 
-# Enough for full batches of prompts of like length.
-_ASKED_AT_ONCE = 256
+Keep = Callable[[int, "Answer"], None]
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,10 @@ class Answerer(Protocol):
     def identity(self) -> str:
         """A name that changes when the answers may."""
 
-    def answers(self, conversations: Sequence[Sequence[Message]], *, max_new_tokens: int) -> list[Answer]:
-        """A greedy answer to each conversation."""
+    def answers(
+        self, conversations: Sequence[Sequence[Message]], *, max_new_tokens: int, keep: Keep | None = None
+    ) -> list[Answer]:
+        """A greedy answer to each conversation. `keep` gets its number and the answer as soon as there is one."""
 
 
 class AnswerCache:
@@ -121,17 +123,26 @@ def answer_key(identity: str, messages: Sequence[Message], max_new_tokens: int) 
 
 
 def cached_answers(
-    teacher: Answerer, cache: AnswerCache, conversations: Sequence[Sequence[Message]], *, max_new_tokens: int
+    teacher: Answerer,
+    cache: AnswerCache,
+    conversations: Sequence[Sequence[Message]],
+    *,
+    max_new_tokens: int,
+    found: Callable[[int], None] = lambda count: None,
 ) -> list[Answer]:
     """The teacher's answers, asked for only where the cache has none, and kept there.
 
-    They are kept as they come, so that little is lost if a long row of questions is broken off.
+    Each is kept when it comes, so that only those under way are lost if a long row of questions is broken off. found:
+    hears of each, and how many of the conversations it answers: one may be there twice.
     """
     keys = [answer_key(teacher.identity, messages, max_new_tokens) for messages in conversations]
     missing = {key: messages for key, messages in zip(keys, conversations, strict=True) if cache.get(key) is None}
-    unknown = list(missing.items())
-    for start in range(0, len(unknown), _ASKED_AT_ONCE):
-        part = dict(unknown[start : start + _ASKED_AT_ONCE])
-        found = teacher.answers(list(part.values()), max_new_tokens=max_new_tokens)
-        cache.put(dict(zip(part, found, strict=True)))
+    unknown, counts = list(missing), Counter(keys)
+
+    def keep(number: int, answer: Answer) -> None:
+        cache.put({unknown[number]: answer})
+        found(counts[unknown[number]])
+
+    if unknown:
+        teacher.answers(list(missing.values()), max_new_tokens=max_new_tokens, keep=keep)
     return [cache.get(key) for key in keys]

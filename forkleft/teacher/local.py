@@ -3,9 +3,10 @@
 Shapes: T tokens, S positions asked for, E the teacher's width, V the rows of its head.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -13,7 +14,10 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from forkleft.errors import ForkLeftError
 from forkleft.identity import fingerprint
 from forkleft.prompts import Message, prompt_ids
-from forkleft.teacher.answers import Answer
+from forkleft.teacher.answers import Answer, Keep
+
+# How many batches are filled with prompts of like length.
+_BATCHES_SORTED = 8
 
 
 @dataclass(frozen=True)
@@ -59,17 +63,35 @@ class Teacher:
             self.model.to(device)
 
     @torch.no_grad()
-    def answers(self, conversations: Sequence[Sequence[Message]], *, max_new_tokens: int) -> list[Answer]:
-        """A greedy answer to each conversation, in batches of prompts of like length."""
+    def answers(
+        self, conversations: Sequence[Sequence[Message]], *, max_new_tokens: int, keep: Keep | None = None
+    ) -> list[Answer]:
+        """A greedy answer to each conversation, in batches of prompts of like length.
+
+        keep: gets the number of a conversation and its answer when that ends, while others of its batch go on.
+        """
         prompts = [prompt_ids(self.tokenizer, messages) for messages in conversations]
-        order = sorted(range(len(prompts)), key=lambda k: len(prompts[k]))
+        # Sorted part by part: with all short prompts in front one would expect too early an end.
+        part = _BATCHES_SORTED * self.batch_size
+        parts = [range(start, min(start + part, len(prompts))) for start in range(0, len(prompts), part)]
+        order = [k for numbers in parts for k in sorted(numbers, key=lambda k: len(prompts[k]))]
         found: dict[int, Answer] = {}
         for start in range(0, len(order), self.batch_size):
             chosen = order[start : start + self.batch_size]
-            found |= zip(chosen, self._batch_answers([prompts[k] for k in chosen], max_new_tokens), strict=True)
+
+            def ended(row: int, ids: list[int], chosen: list[int] = chosen) -> None:
+                found[chosen[row]] = self._answer(ids)
+                if keep is not None:
+                    keep(chosen[row], found[chosen[row]])
+
+            self._write([prompts[k] for k in chosen], max_new_tokens, ended, at_once=keep is not None)
         return [found[k] for k in range(len(prompts))]
 
-    def _batch_answers(self, prompts: list[list[int]], max_new_tokens: int) -> list[Answer]:
+    def _write(
+        self, prompts: list[list[int]], max_new_tokens: int, ended: Callable[[int, list[int]], None], *, at_once: bool
+    ) -> None:
+        """Continue each prompt greedily. `ended` gets every row with its new ids: as soon as it ends, or with the last
+        of the batch, which saves looking at the ids after each token."""
         filler = self.stop_ids[0]
         width = max(map(len, prompts))
         ids_BT = torch.tensor([[filler] * (width - len(prompt)) + prompt for prompt in prompts])
@@ -87,14 +109,28 @@ class Teacher:
             eos_token_id=list(self.stop_ids),
             pad_token_id=filler,
         )
-        device = self.model.device
-        out_BT = self.model.generate(ids_BT.to(device), attention_mask=mask_BT.to(device), generation_config=greedy)
-        answers = []
-        for ids in out_BT[:, width:].tolist():
-            end = next((k for k, i in enumerate(ids) if i in self.stop_ids), None)
-            text = self.tokenizer.decode(ids[:end], skip_special_tokens=True)
-            answers.append(Answer(text, stopped=end is not None))
-        return answers
+        device, going_on = self.model.device, set(range(len(prompts)))
+
+        def look(ids_BT: torch.Tensor, scores: Any, **settings: Any) -> torch.Tensor:
+            last = ids_BT[:, -1].tolist()
+            for row in [row for row in going_on if last[row] in self.stop_ids]:
+                going_on.remove(row)
+                ended(row, ids_BT[row, width:].tolist())
+            # What ends a row stands in the configuration; here it is only noticed.
+            return torch.zeros(len(ids_BT), dtype=torch.bool, device=ids_BT.device)
+
+        out_BT = self.model.generate(
+            ids_BT.to(device),
+            attention_mask=mask_BT.to(device),
+            generation_config=greedy,
+            stopping_criteria=[look] if at_once else None,
+        )
+        for row in going_on:
+            ended(row, out_BT[row, width:].tolist())
+
+    def _answer(self, ids: list[int]) -> Answer:
+        end = next((k for k, i in enumerate(ids) if i in self.stop_ids), None)
+        return Answer(self.tokenizer.decode(ids[:end], skip_special_tokens=True), stopped=end is not None)
 
     @torch.no_grad()
     def hidden(self, asked: Sequence[Asked]) -> list[torch.Tensor]:

@@ -6,17 +6,19 @@ the model in memory (`teacher/local.py`).
 
 import http.client
 import json
-import time
+import logging
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from forkleft.errors import ForkLeftError
 from forkleft.prompts import Message
-from forkleft.teacher.answers import Answer
+from forkleft.teacher.answers import Answer, Keep
 
+_LOG = logging.getLogger(__name__)
 _KEPT = "skip_special_tokens"
 
 
@@ -26,6 +28,7 @@ class AnswerServer:
     stop: texts that end an answer and are no part of it: those of both models' stop tokens, which are
     `[teacher.tokenizer.decode([i]) for i in teacher.stop_ids]`. attempts: how often a request is tried, waiting 1, 2,
     4 … times `pause` seconds in between. timeout: seconds for one request. concurrency: requests under way at a time.
+    patience: after so many seconds without any answer a warning says so, the next after 2, 4 … times as many.
     """
 
     def __init__(
@@ -39,10 +42,13 @@ class AnswerServer:
         pause: float = 1.0,
         timeout: float = 600.0,
         concurrency: int = 32,
+        patience: float = 5.0,
     ) -> None:
         self.url, self.model, self.api_key = url.rstrip("/"), model, api_key
         self.stop = tuple(sorted(set(stop) - {""}))
         self.attempts, self.pause, self.timeout, self.concurrency = attempts, pause, timeout, concurrency
+        # What went wrong last, for those who wait.
+        self._patience, self._trouble = patience, ""
         # vLLM and SGLang look for `stop` in text from which special tokens were removed, unless they are told to stay.
         self._extensions: dict[str, Any] = {_KEPT: False} if self.stop else {}
 
@@ -51,12 +57,64 @@ class AnswerServer:
         """The name of the model and what ends its answers; a server does not tell more, and it may move."""
         return json.dumps({"model": self.model, "stop": self.stop})
 
-    def answers(self, conversations: Sequence[Sequence[Message]], *, max_new_tokens: int) -> list[Answer]:
-        """A greedy answer to each conversation. Raises ForkLeftError if the server cannot be reached or understood."""
-        with ThreadPoolExecutor(self.concurrency) as pool:
-            return list(pool.map(lambda messages: self._answer(messages, max_new_tokens), conversations))
+    def answers(
+        self, conversations: Sequence[Sequence[Message]], *, max_new_tokens: int, keep: Keep | None = None
+    ) -> list[Answer]:
+        """A greedy answer to each conversation; `keep` gets its number and the answer when it comes.
 
-    def _answer(self, messages: Sequence[Message], max_new_tokens: int) -> Answer:
+        Raises ForkLeftError if the server cannot be reached or understood.
+        """
+        asked, replies, over = SimpleQueue(), SimpleQueue(), threading.Event()
+        for question in enumerate(conversations):
+            asked.put(question)
+
+        def work() -> None:
+            try:
+                while not over.is_set():
+                    number, messages = asked.get_nowait()
+                    replies.put((number, self._answer(messages, max_new_tokens, over)))
+            except Empty:
+                pass
+            except Exception as error:
+                replies.put((None, error))
+
+        for _ in range(min(self.concurrency, len(conversations))):
+            # Not a pool, which would wait for the requests under way after an error or an interrupt.
+            threading.Thread(target=work, daemon=True).start()
+        found: dict[int, Answer] = {}
+        try:
+            while len(found) < len(conversations):
+                number, reply = self._next(replies)
+                if number is None:
+                    raise reply
+                found[number] = reply
+                if keep is not None:
+                    keep(number, reply)
+        finally:
+            over.set()
+        return [found[number] for number in range(len(conversations))]
+
+    def _next(self, replies: SimpleQueue) -> tuple[int | None, Any]:
+        """The next reply; while there is none, a warning now and then."""
+        waited = 0.0
+        while True:
+            try:
+                return replies.get(timeout=self._patience - waited)
+            except Empty:
+                waited = self._patience
+                # A server that is merely slow is not complained of again and again.
+                self._patience *= 2
+                _LOG.warning(
+                    "no answer from %s for %.0f s%s; a request is given up after %.0f s (answers_timeout), and tried "
+                    "%d time(s) (answers_attempts)",
+                    self.url,
+                    waited,
+                    f" ({self._trouble})" if self._trouble else "",
+                    self.timeout,
+                    self.attempts,
+                )
+
+    def _answer(self, messages: Sequence[Message], max_new_tokens: int, over: threading.Event) -> Answer:
         body = {
             "model": self.model,
             "messages": list(messages),
@@ -68,24 +126,31 @@ class AnswerServer:
         if self.stop:
             body |= {"stop": self.stop} | self._extensions
         for attempt in range(self.attempts):
-            if attempt:
-                time.sleep(self.pause * 2 ** (attempt - 1))
+            if attempt and over.wait(self.pause * 2 ** (attempt - 1)):
+                break
             try:
-                return _parsed(self._post(body), self.stop)
+                answer = _parsed(self._post(body), self.stop)
+                self._trouble = ""
+                return answer
             except urllib.error.HTTPError as error:
                 reason = f"HTTP {error.code}: {error.read(200).decode(errors='replace')}"
                 if error.code in (400, 422) and _KEPT in body and _KEPT in reason:
                     # `transformers serve` refuses fields that are not OpenAI's; it looks for `stop` in all tokens.
                     self._extensions = {}
-                    return self._answer(messages, max_new_tokens)
+                    return self._answer(messages, max_new_tokens, over)
                 if error.code < 500 and error.code not in (408, 429):
                     break
             except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, IndexError) as error:
                 reason = f"{type(error).__name__}: {error}"
+            self._trouble = f"attempt {attempt + 1}: {self._without_key(reason)}"
         raise ForkLeftError(
-            f"no answer from {self.url} (model {self.model!r}) in {attempt + 1} attempt(s): {reason:.300}; "
-            "is the server running, and does it serve that model?"
+            f"no answer from {self.url} (model {self.model!r}) in {attempt + 1} attempt(s): "
+            f"{self._without_key(reason)}; is the server running, and does it serve that model?"
         )
+
+    def _without_key(self, reason: str) -> str:
+        """A reason to tell, without the key, which a server may repeat."""
+        return f"{reason.replace(self.api_key, '***') if self.api_key else reason:.300}"
 
     def _post(self, body: dict) -> dict:
         headers = {"Content-Type": "application/json"}

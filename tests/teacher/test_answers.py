@@ -16,9 +16,10 @@ class Counting:
     def __init__(self):
         self.asked = []
 
-    def answers(self, conversations, *, max_new_tokens):
-        self.asked += conversations
-        return [Answer(f"{messages[0]['content']} in {max_new_tokens}", True) for messages in conversations]
+    def answers(self, conversations, *, max_new_tokens, keep):
+        for number, messages in enumerate(conversations):
+            self.asked.append(messages)
+            keep(number, Answer(f"{messages[0]['content']} in {max_new_tokens}", True))
 
 
 def conversation(text):
@@ -34,6 +35,26 @@ def test_asked_once_and_kept_over_runs(tmp_path):
     assert teacher.asked == [conversation(t) for t in ("one", "two", "drei ü")]
     cached_answers(teacher, AnswerCache(path), [conversation("one")], max_new_tokens=6)
     assert len(teacher.asked) == 4
+
+
+def test_every_answer_is_kept_at_once_and_counted(tmp_path):
+    """Broken off at the third question, two answers are on disk, and are not asked for again."""
+    path, counted = tmp_path / "answers.jsonl", []
+    asked = [conversation(text) for text in ("one", "two", "one", "three", "four")]
+
+    class Failing(Counting):
+        def answers(self, conversations, *, max_new_tokens, keep):
+            super().answers(conversations[:2], max_new_tokens=max_new_tokens, keep=keep)
+            assert len(path.read_text().splitlines()) == 2
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached_answers(Failing(), AnswerCache(path), asked, max_new_tokens=5, found=counted.append)
+    assert counted == [2, 1]
+    teacher = Counting()
+    cached_answers(teacher, AnswerCache(path), asked, max_new_tokens=5, found=counted.append)
+    assert teacher.asked == [conversation("three"), conversation("four")]
+    assert counted == [2, 1, 1, 1]
 
 
 def test_the_key_knows_teacher_messages_and_budget():

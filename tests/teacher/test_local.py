@@ -6,7 +6,7 @@ from tiny import MASK, PAD, STOP, VOCABULARY, tiny_model
 from forkleft.errors import ForkLeftError
 from forkleft.lab.models import load_model
 from forkleft.lab.questions import held_out
-from forkleft.teacher import Teacher
+from forkleft.teacher import Teacher, local
 from forkleft.teacher.local import Asked
 
 
@@ -34,9 +34,39 @@ def test_answers_equal_a_loop_without_batches():
         assert answer.stopped == (ids[-1] in stop)
 
 
+def test_an_answer_is_handed_over_when_it_ends_while_others_go_on():
+    """Chains of 2 steps end long before those of 5 in the same batch; the answers are the same."""
+    teacher, asked, kept = lab_teacher(batch_size=8), conversations(4), []
+    forwards = []
+    teacher.model.register_forward_hook(lambda *others: forwards.append(None))
+    found = teacher.answers(asked, max_new_tokens=60, keep=lambda *one: kept.append((*one, len(forwards))))
+    assert sorted((number, answer) for number, answer, _ in kept) == list(enumerate(found))
+    assert {number for number, *_ in kept[:4]} == {0, 1, 2, 3}
+    assert kept[0][2] < kept[-1][2]
+    assert found == lab_teacher(batch_size=8).answers(asked, max_new_tokens=60)
+
+
+def test_prompts_of_like_length_share_a_batch_and_long_ones_are_not_left_to_the_end(monkeypatch):
+    monkeypatch.setattr(local, "_BATCHES_SORTED", 2)
+    teacher, sizes = lab_teacher(batch_size=2), []
+
+    def write(prompts, budget, ended, *, at_once):
+        sizes.append([len(prompt) for prompt in prompts])
+        for row in range(len(prompts)):
+            ended(row, [teacher.stop_ids[0]])
+
+    monkeypatch.setattr(teacher, "_write", write)
+    long, short = ([{"role": "user", "content": text}] for text in ("a=1;b=a+1;b?", "a=1;a?"))
+    teacher.answers([long, short] * 4, max_new_tokens=1)
+    low, high = min(sizes), max(sizes)
+    assert low[0] == low[1] < high[0] == high[1]
+    assert sizes == [low, high, low, high]
+
+
 def test_a_budget_that_is_too_short():
-    answers = lab_teacher().answers(conversations(2), max_new_tokens=5)
-    assert not any(answer.stopped for answer in answers)
+    for keep in (None, lambda number, answer: None):
+        answers = lab_teacher().answers(conversations(2), max_new_tokens=5, keep=keep)
+        assert not any(answer.stopped for answer in answers)
 
 
 def test_checkpoints_that_like_to_sample_or_to_penalise_still_answer_greedily():

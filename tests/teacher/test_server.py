@@ -1,4 +1,5 @@
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -140,10 +141,97 @@ def test_a_server_that_does_not(served, tmp_path, answer, attempts, message):
     assert cache.path.read_bytes() == b""
 
 
+def test_every_answer_is_kept_when_it_comes(served, tmp_path):
+    """The second question fails for good; the first answer is on disk."""
+    url, script, _ = served
+    script += [reply("2"), (404, "no")]
+    cache = AnswerCache(tmp_path / "answers.jsonl")
+    server = AnswerServer(url, "tiny", attempts=1, concurrency=1)
+    with pytest.raises(ForkLeftError, match="HTTP 404"):
+        cached_answers(server, cache, [QUESTION, [{"role": "user", "content": "2+2?"}]], max_new_tokens=7)
+    assert len(AnswerCache(cache.path)) == 1
+
+
+@pytest.fixture
+def silent():
+    """A server that answers nothing before it is allowed to, but refuses the question "no"."""
+    allowed, answered = threading.Event(), []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            refused = body["messages"][0]["content"] == "no"
+            if not refused:
+                allowed.wait(60)
+                answered.append(body)
+            self.send_response(404 if refused else 200)
+            self.end_headers()
+            self.wfile.write(reply("2")[1].encode())
+
+        def log_message(self, *arguments):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1", allowed, answered
+    allowed.set()
+    server.shutdown()
+    server.server_close()
+
+
+class Warned(logging.Handler):
+    """Allows the server to answer once there were three warnings."""
+
+    def __init__(self, allowed):
+        super().__init__()
+        self.allowed, self.lines = allowed, []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+        if len(self.lines) == 3:
+            self.allowed.set()
+
+
+def test_those_who_wait_hear_of_it_after_seconds_and_what_went_wrong(silent):
+    url, allowed, _ = silent
+    warned = Warned(allowed)
+    logger = logging.getLogger("forkleft.teacher.server")
+    logger.addHandler(warned)
+    server = AnswerServer(url, "tiny", patience=0.01, timeout=50)
+    server._trouble = "attempt 1: HTTP 503: busy"
+    try:
+        assert server.answers([QUESTION], max_new_tokens=7) == [Answer("2", stopped=True)]
+    finally:
+        logger.removeHandler(warned)
+    assert warned.lines[0] == (
+        f"no answer from {url} for 0 s (attempt 1: HTTP 503: busy); a request is given up after 50 s "
+        "(answers_timeout), and tried 5 time(s) (answers_attempts)"
+    )
+    # It is answered now: that is past.
+    assert server._trouble == ""
+
+
+def test_requests_under_way_do_not_hold_up_an_error(silent):
+    url, _, answered = silent
+    with pytest.raises(ForkLeftError, match="HTTP 404"):
+        AnswerServer(url, "tiny").answers([QUESTION, QUESTION, [QUESTION[0] | {"content": "no"}]], max_new_tokens=7)
+    assert not answered
+
+
+def test_a_key_is_never_repeated(served, caplog):
+    url, script, _ = served
+    script.append((401, "Incorrect API key: secret-7"))
+    with pytest.raises(ForkLeftError, match=r"HTTP 401: Incorrect API key: \*\*\*; is") as caught:
+        AnswerServer(url, "tiny", api_key="secret-7").answers([QUESTION], max_new_tokens=7)
+    assert "secret-7" not in str(caught.value) + caplog.text
+
+
 def test_nobody_there():
     server = AnswerServer("http://127.0.0.1:9", "tiny", attempts=2, pause=0.001)
     with pytest.raises(ForkLeftError, match=r"no answer from http://127.0.0.1:9 .* in 2 attempt\(s\): URLError"):
         server.answers([QUESTION], max_new_tokens=7)
+    assert server._trouble.startswith("attempt 2: URLError: ")
 
 
 @pytest.fixture(scope="module")
