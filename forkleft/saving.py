@@ -185,6 +185,12 @@ class SavingTrainer(Trainer):
         finally:
             self._saving_to = None
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        # A tied head is stored once, as the embedding, and has its weights from there.
+        tied = self.model.all_tied_weights_keys
+        missing = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
     def _load_best_model(self) -> None:
         checkpoints.check_whole(Path(self.state.best_model_checkpoint))
         super()._load_best_model()

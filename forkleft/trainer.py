@@ -38,6 +38,7 @@ from forkleft.saving import SavingTrainer
 from forkleft.sharing import answer_calls, gathered
 from forkleft.students import Student, save_student
 from forkleft.students.loading import write_sidecar
+from forkleft.students.shards import make_readable
 from forkleft.teacher import AnswerCache, Teacher
 from forkleft.teacher.answers import Answerer
 from forkleft.traces import traces
@@ -346,6 +347,8 @@ class ForkLeftTrainer(SavingTrainer):
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         super()._save(output_dir, state_dict)
         folder = Path(output_dir or self.args.output_dir)
+        for path in folder.glob("*.safetensors"):
+            make_readable(path)
         self.student.tokenizer.save_pretrained(folder)
         write_sidecar(folder, self.student)
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import shutil
 from concurrent.futures import Future
 from pathlib import Path
@@ -169,3 +170,46 @@ def test_a_run_that_goes_on_is_not_evaluated_as_at_its_start(tmp_path):
     again.train(resume_from_checkpoint=True)
     assert logged_steps(tmp_path) == whole
     assert again.args.eval_on_start
+
+
+def test_a_tied_head_is_not_missed_in_a_checkpoint(tmp_path, monkeypatch):
+    """It is stored as the embedding. What is missed is still told."""
+    from transformers import trainer as transformers_trainer
+
+    write_checkpoint(tmp_path / "sdar", "sdar", tied=True)
+    changes = {"max_steps": 2, "max_new_tokens": 8, "save_strategy": "steps", "save_steps": 1}
+
+    def made():
+        student = load_student(tmp_path / "sdar")
+        teacher = Teacher(copy.deepcopy(student.model), student.tokenizer, stop_ids=student.vocabulary.stop_ids)
+        config = ForkLeftConfig(str(tmp_path / "run"), **SETTINGS | changes)
+        return ForkLeftTrainer(student, teacher, config, [{"question": "1", "answer": "1"}])
+
+    made().train()
+    shutil.rmtree(tmp_path / "run" / "checkpoint-2")
+    told = []
+    monkeypatch.setattr(transformers_trainer.logger, "warning", told.append)
+    again = made()
+    again.train(resume_from_checkpoint=True)
+    assert [message for message in told if "keys" in message] == []
+    student = again.student.model
+    assert student.lm_head.weight is student.model.embed_tokens.weight
+    found = torch.nn.modules.module._IncompatibleKeys(["lm_head.weight", "model.norm.weight"], ["more"])
+    again._issue_warnings_after_load(found)
+    assert told[-2:] == [
+        "There were missing keys in the checkpoint model loaded: ['model.norm.weight'].",
+        "There were unexpected keys in the checkpoint model loaded: ['more'].",
+    ]
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["weights", "adapters"])
+def test_weights_can_be_read_as_other_files_can(tmp_path, lora):
+    before = os.umask(0o027)
+    try:
+        make_trainer(tmp_path, max_steps=1, save_strategy="steps", save_steps=1, lora=lora).train()
+    finally:
+        os.umask(before)
+    weights = list(tmp_path.rglob("*.safetensors"))
+    assert len(weights) == 2
+    assert {oct(path.stat().st_mode & 0o777) for path in weights} == {"0o640"}
+    assert not list(tmp_path.rglob("*.new"))

@@ -6,6 +6,7 @@ Nothing is unpickled and nothing is imported: JSON and safetensors are read, eve
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatch
 from functools import reduce
@@ -217,6 +218,7 @@ def write_tensors(
             # Views of one tensor (experts) must not share memory in a file.
             tensors = {name: final(views[name]).detach().to("cpu", dtype, copy=True).contiguous() for name in names}
             save_file(tensors, partial[file], metadata={"format": "pt"})
+            make_readable(partial[file])
         if len(shards) > 1:
             weight_map = {name: file for file, names in zip(files, shards, strict=True) for name in names}
             index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
@@ -227,6 +229,14 @@ def write_tensors(
         for path in partial.values():
             path.unlink(missing_ok=True)
     remove_stale(folder, set(partial))
+
+
+def make_readable(path: Path) -> None:
+    """Give a file the permissions that new files get beside it: safetensors lets nobody but its owner read its own."""
+    other = path.with_name(f"{path.name}.new")
+    other.touch()
+    path.chmod(stat.S_IMODE(other.stat().st_mode))
+    other.unlink()
 
 
 def shown(names: list[str]) -> str:

@@ -1,6 +1,7 @@
 """Folders and files as `load_student` meets them."""
 
 import json
+import os
 import shutil
 from fnmatch import fnmatch
 
@@ -191,3 +192,14 @@ def test_old_weights_stay_until_the_new_ones_are_there(tmp_path):
     with pytest.raises(OSError, match="no space left"):
         write(tmp_path, {"a": torch.ones(100), "b": torch.full((100,), 2.0)}, shard_bytes=400, final=full_disk)
     assert names(tmp_path) == ["model.safetensors"] and (tmp_path / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o007, 0o660)])
+def test_weights_can_be_read_as_other_files_can(tmp_path, mask, mode):
+    before = os.umask(mask)
+    try:
+        shards.write_tensors(tmp_path, {"a": torch.zeros(4), "b": torch.zeros(4)}, dtype=torch.float32, shard_bytes=16)
+    finally:
+        os.umask(before)
+    assert len(list(tmp_path.iterdir())) == 3
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {mode}
