@@ -10,9 +10,12 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from forkleft.errors import ForkLeftError
+from forkleft.jsonl import read_jsonl
+from forkleft.objective.routes import Route
 from forkleft.prompts import Message
 from forkleft.verify import LETTERS, Kind, verify_batch
 
@@ -72,6 +75,67 @@ def read_examples(
     right = verify_batch([one.reference for one in solved], [one.answer for one in solved], verifier, letters=letters)
     unmarked = {id(one) for one, good in zip(solved, right, strict=True) if not good}
     return [_marked(one, reference_template) if id(one) in unmarked else one for one in examples]
+
+
+def read_ids(path: str | Path, route: str | None = None) -> list[str]:
+    """The ids of questions in a file: a JSON list, one id a line, or the `routes.jsonl` that a run leaves.
+
+    route: which ids of a `routes.jsonl`, namely those that were on this route when the run first visited them.
+    Raises ForkLeftError if there is no such file, it has no ids, or a route is missing or has no meaning.
+    """
+    path = Path(path)
+    visited = path.name.endswith(".jsonl")
+    if visited != (route is not None):
+        expected = "expected train_route, one of " + ", ".join(Route) if visited else "a train_route has no meaning"
+        raise ForkLeftError(f"{path}: {expected}; it says which ids to take from the routes.jsonl of a run")
+    if visited:
+        if route not in list(Route):
+            raise ForkLeftError(f"train_route must be one of {', '.join(Route)}, found {route!r}")
+        first: dict[str, str] = {}
+        for where, row in read_jsonl(path):
+            if not {"ids", "routes"} <= row.keys() or len(row["ids"]) != len(row["routes"]):
+                raise ForkLeftError(f"{where}: expected ids and routes, equally many, found {row!s:.60}")
+            for name, found in zip(row["ids"], row["routes"], strict=True):
+                first.setdefault(name, found)
+        names = [name for name, found in first.items() if found == route]
+    else:
+        names = _listed_ids(path)
+    if not names:
+        raise ForkLeftError(f"{path}: expected ids of questions, found none" + (f" on route {route}" if route else ""))
+    return names
+
+
+def _listed_ids(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+        listed = json.loads(text) if text.startswith("[") else text.splitlines()
+    except (OSError, ValueError) as error:
+        raise ForkLeftError(f"{path}: expected a JSON list of ids or one id a line, cannot read it: {error}") from error
+    return [str(name).strip() for name in listed if str(name).strip()]
+
+
+def rows_named(
+    rows: Iterable[Mapping[str, Any]], names: Iterable[str], prompt_template: str, *, source: str
+) -> list[Mapping[str, Any]]:
+    """The rows of the questions with these ids, in the data's order.
+
+    source: where the ids come from, for the message. Raises ForkLeftError, naming them, if ids are not in the data.
+    """
+    wanted, found, kept = dict.fromkeys(names), set(), []
+    for number, row in enumerate(rows):
+        if "answer" in row and _is_blank(row["answer"]):
+            continue
+        name = _example(number, row, prompt_template).id
+        if name in wanted:
+            found.add(name)
+            kept.append(row)
+    if missing := [name for name in wanted if name not in found]:
+        named = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise ForkLeftError(
+            f"{source}: {len(missing)} of {len(wanted)} ids are not in the data: {named}; take the data that they are "
+            "of, with all its questions (train_questions)"
+        )
+    return kept
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:

@@ -20,7 +20,7 @@ RUN_FILE = "forkleft.json"
 LOCK_FILE = ".lock"
 # What a run leaves when it has ended, and on its way there.
 _ENDED = ("*.safetensors", "*.safetensors.index.json", "config.json", "README.md")
-_UNDER_WAY = ("metrics.jsonl", "traces.jsonl", "recipe.yaml", RUN_FILE)
+_UNDER_WAY = ("metrics.jsonl", "routes.jsonl", "traces.jsonl", "recipe.yaml", RUN_FILE)
 _OTHER_FOLDER = "name another folder (--output_dir)"
 
 

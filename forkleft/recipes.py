@@ -65,6 +65,12 @@ class Recipe:
     train_subset: str | None = _option(None, "The subset of a data set of the hub.")
     train_split: str = _option("train", "The split of a data set of the hub.")
     train_questions: int | None = _option(None, "Take so many questions from the start of the data; default: all.")
+    train_ids: str | None = _option(
+        None, "Take only the questions with the ids in this file: a JSON list, one id a line, or a run's routes.jsonl."
+    )
+    train_route: str | None = _option(
+        None, "With a routes.jsonl: the ids that were on this route at their first visit, e.g. LEFTOPD."
+    )
     eval_data: str | None = _option(None, "Questions for evaluation during training, as train_data; lab:chain-4, …")
     eval_subset: str | None = _option(None, "As train_subset.")
     eval_split: str = _option("test", "As train_split.")
@@ -145,8 +151,21 @@ def read_options(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     Raises ForkLeftError for a file that is no recipe, an unknown option (naming the nearest known one), a value of the
     wrong kind, and for what is missing.
     """
-    words = _word_values(overrides)
-    values = _file_values(path) | words
+    words = option_words(overrides)
+    values = checked_options(read_yaml(path, "recipe") | words, str(path))
+    if "chat_template" in values:
+        folders = (Path(),) if "chat_template" in words else (path.parent, Path())
+        values["chat_template"] = read_template(values["chat_template"], *folders)
+    if missing := [name for name in _NEEDED if name not in values]:
+        raise ForkLeftError(f"{path}: expected values for {', '.join(_NEEDED)}, {', '.join(missing)} missing; add them")
+    return values
+
+
+def checked_options(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Options by name with each value of the kind that is wanted; those without a value are left out.
+
+    where: what they stand in, for the message. Raises ForkLeftError as `read_options`.
+    """
     known, hints = options(), typing.get_type_hints(ForkLeftConfig) | typing.get_type_hints(Recipe)
     for name in values:
         if name == "answers_api_key":
@@ -154,18 +173,13 @@ def read_options(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else "forkleft train --options lists all"
-            raise ForkLeftError(f"{path}: there is no option {name!r}; {hint}")
+            raise ForkLeftError(f"{where}: there is no option {name!r}; {hint}")
     # Transformers declares text alone: a checkpoint's folder, where true is the newest one here and false is none; and
     # an old notation of FSDP, where true and false are the new one.
     hints |= {"resume_from_checkpoint": bool | str, "fsdp": bool | str}
     values = {name: _typed(name, value, hints[name]) for name, value in values.items() if value is not None}
     if values.get("resume_from_checkpoint") is False:
         del values["resume_from_checkpoint"]
-    if "chat_template" in values:
-        folders = (Path(),) if "chat_template" in words else (path.parent, Path())
-        values["chat_template"] = read_template(values["chat_template"], *folders)
-    if missing := [name for name in _NEEDED if name not in values]:
-        raise ForkLeftError(f"{path}: expected values for {', '.join(_NEEDED)}, {', '.join(missing)} missing; add them")
     return values
 
 
@@ -183,9 +197,14 @@ def recipe_of(said: Mapping[str, Any]) -> tuple[Recipe, ForkLeftConfig]:
 
 def recipe_page(said: Mapping[str, Any]) -> str:
     """A recipe's file that says the same, without what is default, secret, or of one start of the run alone."""
-    known = options()
-    kept = {name: value for name, value in said.items() if name not in _NOT_KEPT and value != default_of(known[name])}
+    kept = {name: value for name, value in not_default(said).items() if name not in _NOT_KEPT}
     return yaml.dump(kept, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def not_default(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that differ from their defaults."""
+    known = options()
+    return {name: value for name, value in said.items() if value != default_of(known[name])}
 
 
 def default_of(option: Field) -> Any:
@@ -198,11 +217,12 @@ def _method_first(options: Sequence[Field]) -> list[Field]:
     return sorted(options, key=lambda one: one.name not in own)
 
 
-def _file_values(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, kind: str) -> dict[str, Any]:
+    """The names and values of a YAML file. kind: what it is, for the message. Raises ForkLeftError if it has none."""
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
-        raise ForkLeftError(f"there is no recipe {path}; the folder recipes/ of the repository has some") from None
+        raise ForkLeftError(f"there is no {kind} {path}; the folder recipes/ of the repository has some") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ForkLeftError(f"{path} is no YAML file: {error}") from error
     if not isinstance(values, Mapping):
@@ -210,7 +230,7 @@ def _file_values(path: Path) -> dict[str, Any]:
     return {str(name): value for name, value in values.items()}
 
 
-def _word_values(words: Sequence[str]) -> dict[str, Any]:
+def option_words(words: Sequence[str]) -> dict[str, Any]:
     """`--name value`, `--name=value`, and `--name` alone for true. Values are read as in the file."""
     values: dict[str, Any] = {}
     rest = list(words)

@@ -15,6 +15,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from forkleft.collection import prepare_examples
 from forkleft.config import ForkLeftConfig
+from forkleft.data import read_ids, rows_named
 from forkleft.errors import ForkLeftError
 from forkleft.folders import RunFolder
 from forkleft.jsonl import read_jsonl
@@ -195,8 +196,12 @@ def _hub_rows(source: str, subset: str | None, split: str) -> Any:
         ) from error
 
 
-def _train_rows(recipe: Recipe, config: ForkLeftConfig) -> list[dict[str, Any]]:
-    return rows_of(
+def _train_rows(recipe: Recipe, config: ForkLeftConfig) -> list[Mapping[str, Any]]:
+    if recipe.train_ids is None and recipe.train_route is not None:
+        raise ForkLeftError("train_route is of the routes.jsonl that train_ids names; add train_ids, or leave it out")
+    # Before the data, which may take long to load.
+    names = None if recipe.train_ids is None else read_ids(recipe.train_ids, recipe.train_route)
+    rows = rows_of(
         recipe.train_data,
         recipe.train_subset,
         recipe.train_split,
@@ -204,6 +209,7 @@ def _train_rows(recipe: Recipe, config: ForkLeftConfig) -> list[dict[str, Any]]:
         recipe.columns,
         config.seed,
     )
+    return rows if names is None else rows_named(rows, names, config.prompt_template, source=recipe.train_ids)
 
 
 def _eval_rows(recipe: Recipe, config: ForkLeftConfig) -> list[dict[str, Any]]:

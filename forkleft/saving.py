@@ -33,7 +33,7 @@ _WRITE_ERRORS = (OSError, SafetensorError, RuntimeError)
 # publish.
 _NOT_THE_MODEL = (
     *("_*", "checkpoint-*", "optimizer*", "scheduler*", "scaler*", "rng_state*", "pytorch_model_fsdp*"),
-    *("trainer_state.json", "traces.jsonl", RUN_FILE, LOCK_FILE, checkpoints.MANIFEST),
+    *("trainer_state.json", "traces.jsonl", "routes.jsonl", RUN_FILE, LOCK_FILE, checkpoints.MANIFEST),
 )
 
 
@@ -54,7 +54,8 @@ class SavingTrainer(Trainer):
     """The saving half of `ForkLeftTrainer`.
 
     A subclass says what decides its run (`_decisive`), writes the final model (`_write_final`) and its card
-    (`create_model_card`), and writes a row of metrics.jsonl in every step that it logs, rows of traces.jsonl in some.
+    (`create_model_card`), and writes a row of routes.jsonl in every step, of metrics.jsonl in every step that it logs,
+    rows of traces.jsonl in some.
     """
 
     _decisive: dict[str, Any]
@@ -68,6 +69,7 @@ class SavingTrainer(Trainer):
         self.add_callback(_AtSteps())
         output = Path(self.args.output_dir)
         self.metrics_file, self.traces_file = StepFile(output / "metrics.jsonl"), StepFile(output / "traces.jsonl")
+        self.routes_file = StepFile(output / "routes.jsonl")
         self._saving_to: Path | None = None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **settings: Any) -> Any:
@@ -101,7 +103,7 @@ class SavingTrainer(Trainer):
         if resume:
             checkpoint, step = self._resumed(resume)
         else:
-            own = [file.path.name for file in (self.metrics_file, self.traces_file) if file.written]
+            own = [file.path.name for file in (self.metrics_file, self.routes_file, self.traces_file) if file.written]
             self.folder.check_new(self._decisive, own=own)
             checkpoint, step = None, 0
         shutil.rmtree(output / checkpoints.STAGING, ignore_errors=True)
@@ -111,6 +113,7 @@ class SavingTrainer(Trainer):
                 shutil.rmtree(folder)
         write_run(output, self._decisive)
         self.metrics_file.begin(step)
+        self.routes_file.begin(step)
         if self.args.trace_steps:
             self.traces_file.begin(step)
         return checkpoint, step
@@ -154,6 +157,7 @@ class SavingTrainer(Trainer):
                 self.state.save_to_json(str(staging / name / "trainer_state.json"))
                 write_run(staging / name, self._decisive)
                 self.metrics_file.flush()
+                self.routes_file.flush()
                 checkpoints.publish(staging / name, output / name)
             staging.rmdir()
             if self.args.push_to_hub and self.args.save_total_limit:

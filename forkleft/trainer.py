@@ -154,6 +154,7 @@ class ForkLeftTrainer(SavingTrainer):
         with self._clock.phase("rollout"):
             trajectories = self._written(partial(self.collector.write, examples, update=update))
         collected = self.collector.collect(examples, trajectories, update=update, clock=self._clock)
+        self._note_routes(collected, step=update + 1)
         mine = torch.tensor([len(examples), sum(lesson.retained for lesson in collected.lessons)], device=device)
         questions, self._retained = self.accelerator.reduce(mine, "sum").tolist()
         return [{"collected": part} for part in collected.split([len(batch) for batch in batches])], questions
@@ -232,6 +233,13 @@ class ForkLeftTrainer(SavingTrainer):
                     cut,
                 )
             )
+
+    def _note_routes(self, collected: Collected, *, step: int) -> None:
+        """Keep which questions an update has and on which route each is, in `routes.jsonl`."""
+        pairs = gather_object([(lesson.question.id, lesson.route) for lesson in collected.lessons])
+        if self.is_world_process_zero():
+            ids, routes = zip(*pairs, strict=True)
+            self.routes_file.write({"step": step, "ids": ids, "routes": routes})
 
     def _trace(self, model: torch.nn.Module, collected: Collected, *, step: int) -> None:
         read = partial(traces, self.student, self.teacher, collected, self.collector.settings, step=step)

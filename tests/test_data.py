@@ -1,6 +1,8 @@
+import json
+
 import pytest
 
-from forkleft.data import fill, read_examples
+from forkleft.data import fill, read_examples, read_ids, rows_named
 from forkleft.errors import ForkLeftError
 
 
@@ -91,6 +93,50 @@ def test_templates_are_full_of_braces():
 def test_bad_rows(rows, message):
     with pytest.raises(ForkLeftError, match=message):
         read(rows)
+
+
+def test_ids_from_a_list_from_lines_and_from_the_routes_of_a_run(tmp_path):
+    listed, lines, routes = (tmp_path / name for name in ("ids.json", "ids.txt", "routes.jsonl"))
+    listed.write_text('["q2", 7]')
+    lines.write_text("q2\n\nq0\n")
+    rows = [{"step": 1, "ids": ["q0", "q1"], "routes": ["LEFTOPD", "CE"]}]
+    # What a later visit finds does not count.
+    rows.append({"step": 2, "ids": ["q1", "q2"], "routes": ["LEFTOPD", "LEFTOPD"]})
+    routes.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_ids(listed) == ["q2", "7"]
+    assert read_ids(lines) == ["q2", "q0"]
+    assert read_ids(routes, "LEFTOPD") == ["q0", "q2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "route", "message"),
+    [
+        ("ids.json", "[1, ", None, "cannot read it"),
+        ("ids.json", "[]", None, "expected ids of questions, found none"),
+        ("ids.txt", "q1", "CE", "a train_route has no meaning"),
+        ("routes.jsonl", "{}", None, "expected train_route, one of CE, LEFTOPD, GOLD, EXCLUDE"),
+        ("routes.jsonl", "{}", "ALL", "train_route must be one of CE, LEFTOPD, GOLD, EXCLUDE, found 'ALL'"),
+        ("routes.jsonl", '{"step": 1}', "CE", "line 1: expected ids and routes, equally many"),
+        ("routes.jsonl", '{"ids": ["q"], "routes": ["CE"]}', "GOLD", "found none on route GOLD"),
+    ],
+)
+def test_files_without_ids(tmp_path, name, text, route, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ForkLeftError, match=message):
+        read_ids(tmp_path / name, route)
+
+
+def test_rows_with_given_ids():
+    rows = [{"id": f"q{k}", "question": str(k), "answer": "1"} for k in range(9)]
+    unnamed = {"question": "x", "answer": "2"}
+    (example,) = read([unnamed])
+    blank = {"id": "q9", "question": "y", "answer": " "}
+    asked = ["q4", example.id, "q1"]
+    assert rows_named([*rows, unnamed, blank], asked, "{question}\nGo.", source="f") == [rows[1], rows[4], unnamed]
+    with pytest.raises(ForkLeftError, match="f: 2 of 3 ids are not in the data: q77, q9; take the data"):
+        rows_named([*rows, blank], ["q77", "q0", "q9"], "{question}", source="f")
+    with pytest.raises(ForkLeftError, match="f: 8 of 8 ids are not in the data: x0, x1, x2, x3, x4 and 3 more"):
+        rows_named(rows, [f"x{k}" for k in range(8)], "{question}", source="f")
 
 
 def test_an_unknown_verifier():

@@ -147,6 +147,22 @@ def test_adapters_are_saved_apart_or_merged(tmp_path):
     assert not (tmp_path / "merged" / "adapter_model.safetensors").exists()
 
 
+def test_a_run_on_the_questions_that_another_had_on_a_route(tmp_path, capsys):
+    routes = tmp_path / "routes.jsonl"
+    words = ["answer", "--config", LAB, *QUICK, "--train_ids", str(routes), "--train_route", "LEFTOPD"]
+    words += ["--output_dir", str(tmp_path)]
+    ids = [row["id"] for row in rows_of("lab:train", None, "train", 4, None, seed=1)]
+    told = ["LEFTOPD", "CE", "CE", "LEFTOPD"]
+    routes.write_text(json.dumps({"step": 1, "ids": ids, "routes": told}) + "\n")
+    assert main(words) == 0
+    assert "2 questions, 2 answered right" in capsys.readouterr().out
+    routes.write_text(json.dumps({"step": 1, "ids": [*ids, "elsewhere"], "routes": [*told, "LEFTOPD"]}) + "\n")
+    assert main(words) == 2
+    assert "1 of 3 ids are not in the data: elsewhere" in capsys.readouterr().err
+    assert main([*words, "--train_ids="]) == 2
+    assert "train_route is of the routes.jsonl that train_ids names" in capsys.readouterr().err
+
+
 def test_rows_come_from_files_and_columns_are_renamed(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"problem": f"q{k}", "answer": k}) + "\n" for k in range(3)))

@@ -56,7 +56,7 @@ def test_uploads_are_of_the_model_and_not_of_the_data(tmp_path, hub, strategy):
     *running, (place, message, names) = hub
     assert (place, message) == ("", "Model save")
     assert {"README.md", "config.json", "model.safetensors", "tokenizer.json", "metrics.jsonl"} <= set(names)
-    assert not {"teacher_answers.jsonl", "traces.jsonl"} & set(names)
+    assert not {"teacher_answers.jsonl", "traces.jsonl", "routes.jsonl"} & set(names)
     assert (tmp_path / "teacher_answers.jsonl").exists() and (tmp_path / "traces.jsonl").exists()
     models = [names for place, _, names in running if place == ""]
     assert len(models) == (0 if strategy == "end" else 2)
@@ -115,7 +115,7 @@ class Stop(TrainerCallback):
 def test_a_run_that_was_broken_off_at_once_is_not_overwritten_by_another(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         make_trainer(tmp_path, trainer={"callbacks": [Stop()]}).train()
-    with pytest.raises(ForkLeftError, match=r"files of an earlier run \(forkleft.json, metrics.jsonl\)"):
+    with pytest.raises(ForkLeftError, match=r"files of an earlier run \(forkleft.json, metrics.jsonl, routes.jsonl\)"):
         make_trainer(tmp_path, rho=0.25).train()
     make_trainer(tmp_path).train()
     assert logged_steps(tmp_path) == [1, 2, 3, 4]

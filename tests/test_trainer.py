@@ -105,6 +105,11 @@ def test_accumulation_and_processes_change_nothing(tmp_path, verdicts):
         for one, two in zip(rows["whole"], rows[name], strict=True):
             # An epoch is counted in batches, which differ.
             assert one | {"epoch": 0} == pytest.approx(two | {"epoch": 0}, abs=1e-5)
+    routes = {name: routes_by_step(tmp_path / name) for name in make_runs}
+    assert routes["whole"] == routes["accumulated"] == routes["processes"]
+    assert [len(found) for found in routes["whole"].values()] == [4, 4, 1]
+    for row, found in zip(rows["whole"], routes["whole"].values(), strict=True):
+        assert row["route_exclude"] == list(found.values()).count("EXCLUDE")
     if verdicts == "one-in-four":
         assert any(row["route_exclude"] >= 3 for row in rows["processes"])
     if verdicts == "excluded":
@@ -157,6 +162,11 @@ def uninterrupted(tmp_path_factory):
     return find
 
 
+def routes_by_step(folder):
+    rows = [json.loads(line) for line in (folder / "routes.jsonl").read_text().splitlines()]
+    return {row["step"]: dict(zip(row["ids"], row["routes"], strict=True)) for row in rows}
+
+
 def without_times(path):
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     timed = ("seconds", "runtime", "per_second", "memory")
@@ -189,6 +199,8 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, kind, 
     assert ours == theirs
     assert without_times(folder / "metrics.jsonl") == without_times(whole / "metrics.jsonl")
     assert [row["step"] for row in without_times(whole / "metrics.jsonl")] == [2, 3, 4, 6]
+    assert (folder / "routes.jsonl").read_text() == (whole / "routes.jsonl").read_text()
+    assert list(routes_by_step(whole)) == [1, 2, 3, 4, 5, 6]
     ours, theirs = (
         json.loads((f / "checkpoint-6" / "trainer_state.json").read_text(encoding="utf-8")) for f in (folder, whole)
     )
