@@ -120,6 +120,11 @@ def _parser() -> argparse.ArgumentParser:
     convert.add_argument("--block-size", type=int, metavar="N", help="tokens a block (default: the family's)")
     convert.add_argument("--gguf-file", metavar="FILE", help="the GGUF file in the folder or repository")
 
+    merge = _command(top, "merge", commands.merge, "make a whole model of adapters and the base they were trained on")
+    merge.add_argument("--model", required=True, metavar="FOLDER", help="of the adapters, or a repository of the hub")
+    merge.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="a new folder for the whole model")
+    merge.add_argument("--dtype", choices=_DTYPES, default="float32", help="of the written weights (default float32)")
+
     evaluate = _command(top, "eval", commands.evaluate, "measure a model on benchmarks, one record an item")
     evaluate.add_argument("--list", action="store_true", help="list the benchmarks, and whether their data is at hand")
     _model_arguments(evaluate, required=False)

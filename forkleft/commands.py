@@ -228,6 +228,17 @@ def convert(options: argparse.Namespace) -> None:
     print(f"{options.output}: a student of family {options.family}, to be trained before it can write")
 
 
+def merge(options: argparse.Namespace) -> None:
+    """`forkleft merge`."""
+    import torch
+
+    from forkleft.students import merge
+
+    _hide_loading_bars()
+    merge(options.model, options.output, dtype=getattr(torch, options.dtype))
+    print(f"{options.output}: a whole model, the adapters of {options.model} added into the weights of their base")
+
+
 def lab_sample(options: argparse.Namespace) -> None:
     """`forkleft lab sample`."""
     from forkleft.lab.questions import questions

@@ -23,6 +23,7 @@ from forkleft.lab.questions import HELD_OUT_SETS, held_out, training_stream
 from forkleft.progress import Meter
 from forkleft.recipes import API_KEY, Recipe, recipe_page
 from forkleft.students import Student, load_student
+from forkleft.students.adapters import no_peft
 from forkleft.teacher import AnswerCache, AnswerServer, Teacher, cached_answers, load_teacher
 from forkleft.teacher.answers import Answerer, answer_key
 from forkleft.trainer import ForkLeftTrainer, sharing_vocabulary
@@ -244,7 +245,7 @@ def _adapters(recipe: Recipe) -> Any:
     try:
         from peft import LoraConfig
     except ImportError as error:
-        raise ForkLeftError("adapters need PEFT; install it with: pip install 'forkleft[lora]'") from error
+        raise no_peft() from error
     return LoraConfig(
         r=recipe.lora_rank,
         lora_alpha=recipe.lora_alpha,

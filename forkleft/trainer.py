@@ -37,6 +37,7 @@ from forkleft.rollout import Trajectory, generate
 from forkleft.saving import SavingTrainer
 from forkleft.sharing import answer_calls, gathered
 from forkleft.students import Student, save_student
+from forkleft.students.adapters import note_base
 from forkleft.students.loading import write_sidecar
 from forkleft.students.shards import make_readable
 from forkleft.teacher import AnswerCache, Teacher
@@ -359,6 +360,9 @@ class ForkLeftTrainer(SavingTrainer):
             make_readable(path)
         self.student.tokenizer.save_pretrained(folder)
         write_sidecar(folder, self.student)
+        if hasattr(self.model, "peft_config") and self.student.origin is not None:
+            # Not given to PEFT itself, which would look for the base on the hub in every checkpoint.
+            note_base(folder, self.student.origin.source)
 
     def _write_final(self, folder: Path) -> None:
         """The student in the format it came from; adapters alone, and weights under FSDP, as Transformers does."""

@@ -137,7 +137,8 @@ def test_a_server_answers_without_the_teachers_weights(tmp_path, capsys, monkeyp
     assert "secret-7" not in told + "".join(path.read_text() for path in tmp_path.iterdir())
 
 
-def test_adapters_are_saved_apart_or_merged(tmp_path):
+def test_adapters_are_saved_apart_or_merged(tmp_path, capsys, monkeypatch):
+    """Apart, they are used like any model, from any folder; merged afterwards, they are what merging at once gives."""
     words = ["train", "--config", LAB, *QUICK, "--save_strategy", "no", "--lora_rank", "2"]
     assert main([*words, "--output_dir", str(tmp_path / "apart")]) == 0
     assert (tmp_path / "apart" / "adapter_model.safetensors").exists()
@@ -145,6 +146,24 @@ def test_adapters_are_saved_apart_or_merged(tmp_path):
     assert main([*words, "--merge_adapters", "--output_dir", str(tmp_path / "merged")]) == 0
     assert (tmp_path / "merged" / "model.safetensors").exists()
     assert not (tmp_path / "merged" / "adapter_model.safetensors").exists()
+    monkeypatch.chdir("/")
+    assert main(["merge", "--model", str(tmp_path / "apart"), "--output", str(tmp_path / "later")]) == 0
+    assert "later: a whole model, the adapters of" in capsys.readouterr().out
+    for path in (tmp_path / "later").iterdir():
+        assert path.read_bytes() == (tmp_path / "merged" / path.name).read_bytes(), path.name
+    told = {}
+    for name in ("apart", "merged"):
+        model = ["--model", str(tmp_path / name), "--device", "cpu"]
+        assert main(["generate", *model, "--prompt", "a=7;b=a+5;c=b-a;c?", "--json", "--max-new-tokens", "32"]) == 0
+        told[name] = capsys.readouterr().out
+        words = ["--benchmark", "lab-chain-2", "--limit", "4", "--output", str(tmp_path / f"results-{name}")]
+        assert main(["eval", *model, *words]) == 0
+    assert told["apart"] == told["merged"]
+    capsys.readouterr()
+    assert main(["compare", str(tmp_path / "results-apart"), str(tmp_path / "results-merged"), "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)["rows"][0]
+    assert (row["items"], row["only_a"], row["only_b"]) == (4, 0, 0)
+    assert main(["doctor", "--model", str(tmp_path / "apart"), "--device", "cpu"]) == 0
 
 
 def test_a_run_on_the_questions_that_another_had_on_a_route(tmp_path, capsys):

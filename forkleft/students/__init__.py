@@ -4,7 +4,7 @@ from forkleft.students.conversion import convert
 from forkleft.students.families import RECORDS
 from forkleft.students.family import Family
 from forkleft.students.loading import load_student
-from forkleft.students.saving import save_student
+from forkleft.students.saving import merge, save_student
 from forkleft.students.student import Student
 
-__all__ = ["RECORDS", "Family", "Student", "convert", "load_student", "save_student"]
+__all__ = ["RECORDS", "Family", "Student", "convert", "load_student", "merge", "save_student"]

@@ -16,7 +16,7 @@ from forkleft.students.autoregressive import load_causal_lm
 from forkleft.students.families import named_family, with_block_size
 from forkleft.students.formats import STOCK
 from forkleft.students.loading import load_model, load_tokenizer, stop_ids_of
-from forkleft.students.saving import save_student
+from forkleft.students.saving import refuse_taken, save_student
 from forkleft.students.shards import checkpoint_folder, read_json
 from forkleft.students.student import Student
 from forkleft.vocabulary import check_mask, resolve_stop_ids
@@ -48,8 +48,7 @@ def convert(
     or if `output` is not empty.
     """
     output = Path(output).expanduser()
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ForkLeftError(f"{output} is not an empty folder; name a new one")
+    refuse_taken(output)
     record = named_family(family)
     facts = record.family if block_size is None else with_block_size(record.family, block_size)
     if gguf_file is None and not Path(source).expanduser().is_file():

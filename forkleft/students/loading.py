@@ -2,7 +2,7 @@
 
     load_student("JetLM/SDAR-1.7B-Chat")
     load_student("divelab/Qwen3-4B-a2d-init@main", family="bd3lm")
-    load_student("runs/student")                                # a folder that save_student or convert wrote
+    load_student("runs/student")                                # a folder that train, convert or save_student wrote
     load_student("lab:student-block")                           # a model of the lab
     load_student("nvidia/Efficient-DLM-4B", chat_template="recipes/templates/efficient-dlm.jinja")
 
@@ -24,6 +24,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from forkleft.errors import ForkLeftError
 from forkleft.prompts import read_template
+from forkleft.students.adapters import adapters_and_base, add_adapters
 from forkleft.students.families import FamilyRecord, named_family, recognise, with_block_size
 from forkleft.students.family import Family
 from forkleft.students.formats import (
@@ -66,6 +67,9 @@ def load_student(
 ) -> Student:
     """Load a student from a folder, from the Hugging Face hub (`owner/name`, `owner/name@revision`), or of the lab.
 
+    Of adapters that were trained apart (`lora_rank` in a recipe) the base is loaded that they name, and they are added
+    into its weights: the result is a whole model, in the precision that is asked for.
+
     family: a name of `families.RECORDS`, or the facts themselves; by default what the folder's own sidecar says, else
         what its `config.json` tells.
     block_size, mask_token (a token or an id): where the checkpoint's own, or the family's usual, are not wanted. A
@@ -76,28 +80,34 @@ def load_student(
     trust_remote_code: let a tokenizer without `tokenizer.json`, or `vocab.json` and `merges.txt`, run its own code.
 
     Raises ForkLeftError if the family is unknown, ambiguous or an autoregressive one, if the mask token is not known
-    (naming candidates), and if files are missing, damaged, pickled, or disagree with `config.json`.
+    (naming candidates), if files are missing, damaged, pickled, or disagree with `config.json`, and if the base of
+    adapters is not found.
     """
-    folder = checkpoint_folder(path_or_hub_id)
-    config = read_json(folder / "config.json")
-    sidecar = read_sidecar(folder)
+    adapters, base = adapters_and_base(checkpoint_folder(path_or_hub_id))
+    config = read_json(base / "config.json")
+    # What adapters were trained with lies beside them; beside those that others made there may be nothing.
+    folders = [*reversed(adapters), base]
+    sidecar = next(filter(None, map(read_sidecar, folders)), None)
     record = None
     if isinstance(family, str):
         record = named_family(family)
     elif family is None and sidecar is None:
         record = recognise(config)
     facts = _facts(record, family if isinstance(family, Family) else None, sidecar, config, block_size)
+    spoken = next((one for one in folders if any(one.glob("tokenizer*.json"))), base)
     # Before anything reads the tokenizer: mask and stop ids depend on its template.
-    tokenizer = load_tokenizer(folder, chat_template=chat_template, trust_remote_code=trust_remote_code)
+    tokenizer = load_tokenizer(spoken, chat_template=chat_template, trust_remote_code=trust_remote_code)
     if mask_token is None and sidecar is not None:
         mask_id = sidecar.mask_id
     else:
         mask_id = mask_id_of(tokenizer, config, record, mask_token)
     stop_ids = () if sidecar is None else sidecar.stop_ids
     if sidecar is None or chat_template is not None:
-        stop_ids = tuple(dict.fromkeys([*stop_ids_of(tokenizer, folder, config), *stop_ids]))
-    model = load_model(folder, config, dtype=dtype, device=device)
-    origin = Origin(str(path_or_hub_id), folder.resolve(), config)
+        stop_ids = tuple(dict.fromkeys([*stop_ids_of(tokenizer, base, config), *stop_ids]))
+    model = load_model(base, config, dtype=dtype, device=device)
+    for one in adapters:
+        add_adapters(model, one)
+    origin = Origin(_lasting_name(path_or_hub_id), base.resolve(), config)
     return Student.from_model(model, facts, mask_id, stop_ids, tokenizer=tokenizer, origin=origin)
 
 
@@ -195,6 +205,12 @@ def read_sidecar(folder: Path) -> Sidecar | None:
     if not isinstance(stop_ids, list) or not all(isinstance(i, int) for i in stop_ids):
         raise _damaged(path, f"stop_ids must be a list of token ids, found {stop_ids!r}")
     return Sidecar(family, mask_id, tuple(stop_ids))
+
+
+def _lasting_name(path_or_hub_id: str | Path) -> str:
+    """A checkpoint's name by which it is found from any folder."""
+    path = Path(path_or_hub_id).expanduser()
+    return str(path.absolute()) if path.is_dir() else str(path_or_hub_id)
 
 
 def _damaged(path: Path, why: str) -> ForkLeftError:

@@ -17,9 +17,10 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from forkleft.errors import ForkLeftError
+from forkleft.students.adapters import adapters_and_base
 from forkleft.students.formats import stock_class, stock_config, tensor_views, with_vocab_size
-from forkleft.students.loading import write_sidecar
-from forkleft.students.shards import read_json, shown, write_tensors
+from forkleft.students.loading import load_student, write_sidecar
+from forkleft.students.shards import checkpoint_folder, read_json, shown, write_tensors
 from forkleft.students.student import Student
 
 # The small files of a checkpoint that belong to its format.
@@ -87,6 +88,27 @@ def save_student(
     text = json.dumps(_with_dtype(fields, dtype), indent=2)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     write_sidecar(folder, student)
+
+
+def merge(source: str | Path, output: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
+    """Write the whole model of adapters and their base to the folder `output`, in the format of the base.
+
+    source: a folder or a repository of the hub with adapters alone. dtype: of the written weights; they are added up in
+    float32, in which they were trained.
+
+    Raises ForkLeftError if there are no adapters, if their base is not found, or if `output` is not empty.
+    """
+    refuse_taken(Path(output).expanduser())
+    adapters, _ = adapters_and_base(checkpoint_folder(source))
+    if not adapters:
+        raise ForkLeftError(f"{source} holds a whole model, no adapters that could be merged; load it as it is")
+    save_student(load_student(source), output, dtype=dtype)
+
+
+def refuse_taken(output: Path) -> None:
+    """Raise ForkLeftError if a folder that a model is to be written to is not a new or an empty one."""
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ForkLeftError(f"{output} is not an empty folder; name a new one")
 
 
 def _whole_parameters(
