@@ -1,5 +1,7 @@
 """The model card that a training run leaves beside its weights."""
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,17 @@ from transformers import TrainerState
 
 from forkleft import __version__
 from forkleft.config import ForkLeftConfig
+from forkleft.data import fill
 from forkleft.students.student import Student
 from forkleft.teacher import Teacher
 
 _TAGS = ("forkleft", "diffusion-language-model", "distillation")
+# To try a model with, by its verifier; those that it was trained on may not be ours to publish.
+_QUESTIONS = {
+    "lab": "a=7;b=a+5;c=b-a;c?",
+    "choice": "Which of these numbers is prime?\nA. 4\nB. 6\nC. 7\nD. 9",
+    "math": "A train has 7 carriages of 48 seats each. How many seats is that?",
+}
 
 
 def model_card(
@@ -22,11 +31,13 @@ def model_card(
     questions: int,
     state: TrainerState,
     *,
+    hub_id: str | None = None,
+    adapters: bool = False,
     tags: Sequence[str] = (),
     metadata: Mapping[str, Any] | None = None,
 ) -> str:
     """The page, in Markdown with the metadata that the hub reads: `tags` beside our own, and whatever of `metadata` is
-    not None."""
+    not None. hub_id: where the model is uploaded to, if it is. adapters: the weights beside the card are adapters."""
     family = student.family
     source = student.model.config.name_or_path if student.origin is None else student.origin.source
     base, master = (
@@ -68,19 +79,48 @@ def model_card(
             "| --- | --- |",
             *(f"| {name} | {value} |" for name, value in values.items()),
             "",
-            "It is no autoregressive model, and writes with ForkLeft or the tools of its family:",
-            "",
-            "```python",
-            "from forkleft import generate, load_student",
-            "from forkleft.prompts import prompt_ids",
-            "",
-            f'student = load_student("{config.hub_model_id or Path(config.output_dir).name}")',
-            'prompt = prompt_ids(student.tokenizer, [{"role": "user", "content": "…"}])',
-            f"print(generate(student, [prompt], max_new_tokens={config.max_new_tokens})[0].text)",
-            "```",
-            "",
+            *_use(config, hub_id),
+            *(_merge(base, config, hub_id) if adapters else []),
         ]
     )
+
+
+def _use(config: ForkLeftConfig, hub_id: str | None) -> list[str]:
+    """How to write with the model: code that runs as it stands, for a local model where the training was started."""
+    where = "" if hub_id else ", here from the folder where the training was started"
+    question = fill(config.prompt_template, {"question": _QUESTIONS.get(config.verifier, _QUESTIONS["math"])})
+    return [
+        f"It is no autoregressive model, and writes with ForkLeft{where}, or with the tools of its family:",
+        "",
+        "```python",
+        "from forkleft import generate, load_student",
+        "from forkleft.prompts import prompt_ids",
+        "",
+        f"student = load_student({_quoted(hub_id or config.output_dir)})",
+        f"question = {_quoted(question)}",
+        'prompt = prompt_ids(student.tokenizer, [{"role": "user", "content": question}])',
+        f"print(generate(student, [prompt], max_new_tokens={config.max_new_tokens})[0].text)",
+        "```",
+        "",
+    ]
+
+
+def _merge(base: str, config: ForkLeftConfig, hub_id: str | None) -> list[str]:
+    """How to make a whole model of adapters."""
+    whole = f"{Path(hub_id).name if hub_id else config.output_dir}-whole"
+    return [
+        f"The weights here are adapters of `{base}`, which is loaded with them. To make a whole model of both:",
+        "",
+        "```bash",
+        shlex.join(["forkleft", "merge", "--model", hub_id or config.output_dir, "--output", whole]),
+        "```",
+        "",
+    ]
+
+
+def _quoted(text: str) -> str:
+    """A text as Python reads it, in double quotes."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _public_name(source: str) -> str | None:

@@ -337,7 +337,15 @@ class ForkLeftTrainer(SavingTrainer):
         metadata = {"language": language, "license": license, "base_model": finetuned_from, "datasets": dataset}
         tags = [tags] if isinstance(tags, str) else tags or []
         page = model_card(
-            self.student, self.teacher, self.args, len(self.train_dataset), self.state, tags=tags, metadata=metadata
+            self.student,
+            self.teacher,
+            self.args,
+            len(self.train_dataset),
+            self.state,
+            hub_id=self.hub_model_id,
+            adapters=self._leaves_adapters,
+            tags=tags,
+            metadata=metadata,
         )
         (Path(self.args.output_dir) / "README.md").write_text(page, encoding="utf-8")
 
@@ -364,10 +372,13 @@ class ForkLeftTrainer(SavingTrainer):
             # Not given to PEFT itself, which would look for the base on the hub in every checkpoint.
             note_base(folder, self.student.origin.source)
 
+    @property
+    def _leaves_adapters(self) -> bool:
+        return hasattr(self.model, "peft_config") and (self.is_fsdp_enabled or not self.merge_adapters)
+
     def _write_final(self, folder: Path) -> None:
         """The student in the format it came from; adapters alone, and weights under FSDP, as Transformers does."""
-        apart = hasattr(self.model, "peft_config") and not self.merge_adapters
-        if apart or self.is_fsdp_enabled:
+        if self._leaves_adapters or self.is_fsdp_enabled:
             self.save_model(str(folder), _internal_call=True)
         elif self.is_world_process_zero():
             save_student(self.student, folder, merge_adapters=self.merge_adapters)

@@ -5,7 +5,6 @@ from trainer_runs import ROWS, make_trainer
 
 from forkleft import generate, load_student
 from forkleft.card import model_card
-from forkleft.lab.models import model_path
 from forkleft.students.student import Origin, Student
 
 
@@ -59,11 +58,32 @@ def test_what_the_hub_is_told(tmp_path):
     assert "forkleft" in told["tags"]
 
 
-def test_the_card_says_how_to_generate(tmp_path, capsys):
-    page = card_of(make_trainer(tmp_path), None)
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    lab = str(model_path("student-block"))
-    exec(re.sub(r'load_student\(".*?"\)', f"load_student({lab!r})", code).replace("…", "a=1;b=a+1;b?"), {})
-    student = load_student(lab)
-    prompt = student.tokenizer.encode("<|user|>a=1;b=a+1;b?<|assistant|>", add_special_tokens=False)
-    assert capsys.readouterr().out.strip() == generate(student, [prompt], max_new_tokens=12)[0].text
+def test_the_code_in_the_card_runs_as_it_stands_where_the_training_was_started(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_trainer('runs/it\'s "one"', max_steps=1, prompt_template="ask\n{question}\t{}").train()
+    capsys.readouterr()
+    (code,) = re.findall(r"```python\n(.*?)```", next(tmp_path.glob("runs/*/README.md")).read_text(), re.DOTALL)
+    exec(code, {})
+    student = load_student(next(tmp_path.glob("runs/*")))
+    prompt = student.tokenizer.encode("ask\na=7;b=a+5;c=b-a;c?\t{}", add_special_tokens=False)
+    assert capsys.readouterr().out == generate(student, [prompt], max_new_tokens=12)[0].text + "\n"
+
+
+def test_the_question_in_the_card_is_of_the_kind_that_the_student_learned(tmp_path):
+    trainer = make_trainer(tmp_path)
+    for verifier, told in (("math", "How many"), ("choice", "\\nA. 4\\nB. 6"), ("lab", "a=7;")):
+        trainer.args.verifier = verifier
+        (question,) = re.findall(r"question = (.*)", card_of(trainer, None))
+        assert told in question
+
+
+def test_a_model_of_the_hub_is_named_so(tmp_path):
+    trainer = make_trainer(tmp_path / "run", hub_model_id="someone/model")
+    # Nothing is uploaded unless it is asked for.
+    page = card_of(trainer, None, adapters=True)
+    assert f'load_student("{tmp_path / "run"}")' in page and "someone/model" not in page
+    page = card_of(trainer, "owner/base", hub_id="someone/model", adapters=True)
+    assert 'load_student("someone/model")' in page
+    assert "adapters of `owner/base`" in page
+    assert "forkleft merge --model someone/model --output model-whole\n" in page
+    assert "where the training was started" not in page and str(tmp_path) not in page

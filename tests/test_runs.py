@@ -1,5 +1,7 @@
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -139,31 +141,39 @@ def test_a_server_answers_without_the_teachers_weights(tmp_path, capsys, monkeyp
 
 def test_adapters_are_saved_apart_or_merged(tmp_path, capsys, monkeypatch):
     """Apart, they are used like any model, from any folder; merged afterwards, they are what merging at once gives."""
+    monkeypatch.chdir(tmp_path)
     words = ["train", "--config", LAB, *QUICK, "--save_strategy", "no", "--lora_rank", "2"]
-    assert main([*words, "--output_dir", str(tmp_path / "apart")]) == 0
-    assert (tmp_path / "apart" / "adapter_model.safetensors").exists()
-    assert not (tmp_path / "apart" / "model.safetensors").exists()
-    assert main([*words, "--merge_adapters", "--output_dir", str(tmp_path / "merged")]) == 0
-    assert (tmp_path / "merged" / "model.safetensors").exists()
-    assert not (tmp_path / "merged" / "adapter_model.safetensors").exists()
-    monkeypatch.chdir("/")
-    assert main(["merge", "--model", str(tmp_path / "apart"), "--output", str(tmp_path / "later")]) == 0
-    assert "later: a whole model, the adapters of" in capsys.readouterr().out
-    for path in (tmp_path / "later").iterdir():
-        assert path.read_bytes() == (tmp_path / "merged" / path.name).read_bytes(), path.name
-    told = {}
-    for name in ("apart", "merged"):
-        model = ["--model", str(tmp_path / name), "--device", "cpu"]
-        assert main(["generate", *model, "--prompt", "a=7;b=a+5;c=b-a;c?", "--json", "--max-new-tokens", "32"]) == 0
-        told[name] = capsys.readouterr().out
-        words = ["--benchmark", "lab-chain-2", "--limit", "4", "--output", str(tmp_path / f"results-{name}")]
-        assert main(["eval", *model, *words]) == 0
-    assert told["apart"] == told["merged"]
+    assert main([*words, "--output_dir", "runs/apart"]) == 0
+    apart, merged = tmp_path / "runs" / "apart", tmp_path / "runs" / "merged"
+    assert (apart / "adapter_model.safetensors").exists()
+    assert not (apart / "model.safetensors").exists()
+    assert main([*words, "--merge_adapters", "--output_dir", "runs/merged"]) == 0
+    assert (merged / "model.safetensors").exists()
+    assert not (merged / "adapter_model.safetensors").exists()
+    # As the card says, and as it stands there.
     capsys.readouterr()
-    assert main(["compare", str(tmp_path / "results-apart"), str(tmp_path / "results-merged"), "--json"]) == 0
+    (code,), (command,) = (
+        re.findall(rf"```{kind}\n(.*?)```", (apart / "README.md").read_text(), re.DOTALL) for kind in ("python", "bash")
+    )
+    exec(code, {})
+    written = capsys.readouterr().out
+    assert "forkleft merge" not in (merged / "README.md").read_text()
+    assert main(shlex.split(command)[1:]) == 0
+    assert "runs/apart-whole: a whole model, the adapters of" in capsys.readouterr().out
+    for path in (tmp_path / "runs" / "apart-whole").iterdir():
+        assert path.read_bytes() == (merged / path.name).read_bytes(), path.name
+    monkeypatch.chdir("/")
+    for folder in (apart, merged):
+        model = ["--model", str(folder), "--device", "cpu"]
+        assert main(["generate", *model, "--prompt", "a=7;b=a+5;c=b-a;c?", "--max-new-tokens", "64"]) == 0
+        assert capsys.readouterr().out == written
+        words = ["--benchmark", "lab-chain-2", "--limit", "4", "--output", str(tmp_path / "results" / folder.name)]
+        assert main(["eval", *model, *words]) == 0
+    capsys.readouterr()
+    assert main(["compare", *(str(tmp_path / "results" / name) for name in ("apart", "merged")), "--json"]) == 0
     row = json.loads(capsys.readouterr().out)["rows"][0]
     assert (row["items"], row["only_a"], row["only_b"]) == (4, 0, 0)
-    assert main(["doctor", "--model", str(tmp_path / "apart"), "--device", "cpu"]) == 0
+    assert main(["doctor", "--model", str(apart), "--device", "cpu"]) == 0
 
 
 def test_a_run_on_the_questions_that_another_had_on_a_route(tmp_path, capsys):
