@@ -160,6 +160,14 @@ def _parser() -> argparse.ArgumentParser:
     shape.add_argument("--json", action="store_true", help="as JSON")
     shape.add_argument("--markdown", action="store_true", help="as Markdown")
 
+    paper = _command(top, "paper", commands.paper, "the paper's figures recomputed from its counts, and their noise")
+    paper.add_argument(
+        "--table", action="append", metavar="NAME", help="every figure of main, order-view, … (repeatable; default all)"
+    )
+    shape = paper.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="as JSON")
+    shape.add_argument("--markdown", action="store_true", help="as Markdown")
+
     lm_eval = _command(
         top,
         "lm-eval",

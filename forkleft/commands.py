@@ -200,6 +200,13 @@ def compare(options: argparse.Namespace) -> None:
     compare(options.a, options.b, routes=options.routes, as_json=options.json, as_markdown=options.markdown)
 
 
+def paper(options: argparse.Namespace) -> None:
+    """`forkleft paper`."""
+    from forkleft.study.paper_report import print_paper
+
+    print_paper(options.table, as_json=options.json, as_markdown=options.markdown)
+
+
 def lm_eval(options: argparse.Namespace) -> None:
     """`forkleft lm-eval`."""
     from forkleft.evaluate import harness

@@ -7,6 +7,7 @@ question many times (MT-AIME2024: 30 questions in 55 languages) belongs there.
 Legend: R resamples, C clusters.
 """
 
+import bisect
 import math
 import operator
 from collections import Counter
@@ -41,8 +42,11 @@ class PairedGain(Estimate):
     neither: int
 
 
-def wilson_interval(correct: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval for the proportion `correct / total`: two fractions in [0, 1]."""
+def wilson_interval(correct: float, total: int, level: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval for the proportion `correct / total`: two fractions in [0, 1].
+
+    `correct` need not be whole: 141 right of 55 translations of each of 30 questions are 141 / 55 of 30 verdicts.
+    """
     if not 0 <= correct <= total or total < 1:
         raise ForkLeftError(f"expected 0 <= correct <= total and total >= 1, found {correct} of {total}")
     return _wilson(correct / total, total, level)
@@ -79,9 +83,20 @@ def paired_gain(a: Sequence[bool | int], b: Sequence[bool | int], level: float =
     _check_verdicts(a)
     _check_verdicts(b)
     table = Counter(zip(map(bool, a), map(bool, b), strict=True))
-    both, only_a, only_b, neither = (table[key] for key in ((True, True), (True, False), (False, True), (False, False)))
-    low, high = _newcombe(both, only_a, only_b, neither, len(a), level)
-    return PairedGain((only_b - only_a) / len(a), low, high, both, only_a, only_b, neither)
+    return gain_of_table(*(table[key] for key in ((True, True), (True, False), (False, True), (False, False))), level)
+
+
+def gain_of_table(both: int, only_a: int, only_b: int, neither: int, level: float = 0.95) -> PairedGain:
+    """The `paired_gain` of two models of whom only the four counts are known.
+
+    ForkLeftError for a negative count, or if all are 0.
+    """
+    counts = (both, only_a, only_b, neither)
+    total = sum(counts)
+    if min(counts) < 0 or not total:
+        raise ForkLeftError(f"expected four counts of at least 0, not all of them 0, found {counts}")
+    low, high = _newcombe(*counts, total, level)
+    return PairedGain((only_b - only_a) / total, low, high, *counts)
 
 
 def _newcombe(
@@ -129,6 +144,33 @@ def mcnemar(only_a: int, only_b: int) -> float:
         ways = ways * (total - k + 1) // k
         tail += ways
     return min(1.0, 2 * tail / 2**total)
+
+
+def smallest_gain(correct: int, total: int, *, nothing_lost: bool, level: float = 0.95) -> int | None:
+    """The smallest gain over `correct` of `total`, in items, that could be told from noise; None if there is none.
+
+    Totals do not say which items two models both got right, so there is no one answer. Told from noise means that the
+    exact McNemar test of the two gives at most 1 - level, where the items that were lost (right before, wrong after)
+    are taken to be
+    - none, if nothing_lost: a smaller gain is noise, whatever the items. At the level 0.95 this is always 6 items;
+    - else as many as if the two models were right independently of each other, correct (total - after) / total, rounded
+      up: the test of two samples that are not paired. Models that are right on the same items more often than by
+      chance, as models are, lose fewer: such a gain is no noise, whatever the items.
+
+    This is about the noise of the items alone: two trainings that differ in nothing but the seed differ as well.
+    ForkLeftError for impossible counts.
+    """
+    if not 0 <= correct <= total or total < 1:
+        raise ForkLeftError(f"expected 0 <= correct <= total and total >= 1, found {correct} of {total}")
+    noise = 2 * (1 - _upper(level))
+
+    def told(gain: int) -> bool:
+        lost = 0 if nothing_lost else -(-correct * (total - correct - gain) // total)
+        return mcnemar(lost, lost + gain) <= noise
+
+    # The larger the gain, the smaller p: with each item more, one of the two counts moves away from the other.
+    found = bisect.bisect_left(range(1, total - correct + 1), True, key=told) + 1
+    return found if found <= total - correct else None
 
 
 def clustered_mean(
@@ -247,6 +289,29 @@ def equal_weight_mean(benchmarks: Sequence[Estimate]) -> Estimate:
     below = math.hypot(*(benchmark.value - benchmark.low for benchmark in benchmarks)) / count
     above = math.hypot(*(benchmark.high - benchmark.value for benchmark in benchmarks)) / count
     return Estimate(mean, mean - below, mean + above)
+
+
+def contrast(terms: Sequence[tuple[float, Estimate]]) -> Estimate:
+    """A weighted sum of independent estimates: a difference of accuracies, or the interaction of four.
+
+    terms: (weight, estimate). The interval is that of `equal_weight_mean`, of which this is the general form: on each
+    side the squares of weight × distance to the end that moves the sum to that side are added. For the weights 1 and -1
+    of two accuracies with Wilson intervals it is Newcombe's for two samples that are not paired.
+
+    Models that were measured on the same items are not independent. As long as they tend to be right on the same items,
+    the interval of a difference is wider than it need be.
+
+    ForkLeftError if there are no terms, or an interval does not contain its value.
+    """
+    if not len(terms):
+        raise ForkLeftError("expected at least one estimate, found none")
+    for _, one in terms:
+        if not one.low <= one.value <= one.high:
+            raise ForkLeftError(f"expected low <= value <= high, found {one}")
+    value = math.fsum(weight * one.value for weight, one in terms)
+    down = [weight * (one.value - (one.low if weight > 0 else one.high)) for weight, one in terms]
+    up = [weight * ((one.high if weight > 0 else one.low) - one.value) for weight, one in terms]
+    return Estimate(value, value - math.hypot(*down), value + math.hypot(*up))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -1,0 +1,1 @@
+"""Studies: experiments as data, and what their numbers say. Today: the paper's own."""
