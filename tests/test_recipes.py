@@ -31,11 +31,43 @@ def test_the_recipes_of_the_repository_can_be_read(path):
 
 
 def test_the_recipes_of_the_papers_runs_are_there():
-    found = {(recipe.student, recipe.teacher) for recipe, _ in (read_recipe(p, ["--bf16=false"]) for p in RECIPES)}
-    students = {student.split("/")[-1] for student, _ in found}
-    teachers = {teacher.split("/")[-1] for _, teacher in found}
-    assert {"Efficient-DLM-4B", "Efficient-DLM-8B", "SDAR-4B-Chat-b32"} <= students
-    assert {"Qwen3-30B-A3B-Base", "Qwen3-8B-Base", "Qwen3-4B", "Qwen2.5-7B"} <= teachers
+    read = (read_recipe(path, ["--bf16=false", "--use_cpu"]) for path in RECIPES if path.stem != "lab")
+    found = [
+        (recipe.student.split("/")[-1], recipe.teacher.split("/")[-1], config.max_steps) for recipe, config in read
+    ]
+    # Tables 6 and 7 of the paper, each pair once.
+    assert sorted(found) == [
+        ("Efficient-DLM-4B", "Qwen2.5-7B", 2000),
+        ("Efficient-DLM-4B", "Qwen3-30B-A3B-Base", 2000),
+        ("Efficient-DLM-4B", "Qwen3-4B", 2000),
+        ("Efficient-DLM-4B", "Qwen3-8B-Base", 2000),
+        ("Efficient-DLM-8B", "Qwen3-30B-A3B-Base", 2000),
+        ("Efficient-DLM-8B", "Qwen3-8B-Base", 2000),
+        ("SDAR-4B-Chat-b32", "Qwen3-30B-A3B-Base", 500),
+    ]
+
+
+def test_the_papers_arms_are_options_of_its_main_recipe():
+    """As docs/training.md prints them, each another run."""
+    page = (Path(__file__).parents[1] / "docs" / "training.md").read_text()
+    rows = re.findall(r"^\| (\S+) \| `(--\w+ .*?)` \|$", page, flags=re.MULTILINE)
+    assert [name for name, _ in rows] == ["L-low", "B-high", "B-low", "OPD", "SFT", "SFT+OPD"]
+    main_run = next(path for path in RECIPES if path.stem == "edlm-4b-qwen3-30b")
+    runs = [read_recipe(main_run, [*words.split(), "--bf16=false", "--use_cpu"]) for _, words in rows]
+    routes = f"{read_recipe(main_run, ['--bf16=false', '--use_cpu'])[1].output_dir}/routes.jsonl"
+    shared = [(None, None)] * 3 + [(routes, "LEFTOPD")] * 3
+    assert [(recipe.train_ids, recipe.train_route) for recipe, _ in runs] == shared
+    configs = [config for _, config in runs]
+    arms = [(one.rollout_order, one.view, one.supervision) for one in configs]
+    assert arms == [
+        ("low_entropy", "prefix", "routed"),
+        ("high_entropy", "target_masked", "routed"),
+        ("low_entropy", "target_masked", "routed"),
+        ("high_entropy", "prefix", "opd"),
+        ("high_entropy", "prefix", "sft"),
+        ("high_entropy", "prefix", "sft+opd"),
+    ]
+    assert len({one.output_dir for one in configs}) == 6
 
 
 # Billions of weights.
@@ -103,7 +135,7 @@ def test_a_chat_template_is_looked_for_beside_the_recipe(tmp_path, monkeypatch):
 
 def test_the_recipes_of_efficient_dlm_name_its_template():
     ours = [path for path in RECIPES if path.stem.startswith("edlm")]
-    assert len(ours) == 5
+    assert len(ours) == 6
     for path in ours:
         recipe, _ = read_recipe(path, ["--bf16=false", "--use_cpu"])
         assert "ForkLeft's, not NVIDIA's" in recipe.chat_template

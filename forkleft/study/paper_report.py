@@ -1,7 +1,7 @@
 """`forkleft paper`: the paper's figures beside what its counts say, and what noise allows to say of them.
 
-    print_paper()                                  # all sections; columns of a table that agree are one line
-    print_paper(["order-view"])                    # one section, every figure, every benchmark
+print_paper()                                  # all sections; columns of a table that agree are one line
+print_paper(["order-view"])                    # one section, every figure, every benchmark
 """
 
 import itertools
@@ -25,10 +25,10 @@ _CHANGES = ("benchmark", "before", "after", "gain", "bold", "cautious", "verdict
 _LEGEND = (
     "ours: from the counts; ✗ differs from the printed figure. 95%: Wilson's intervals, two models as independent, the "
     "translations of an MT-AIME question as one item.",
-    "Noise has two readings. bold: no right answer was lost, translations are items. cautious: the two models are right "
-    "independently, a question with its translations is one item. mean: equal-weight gain in pp, with both intervals; "
-    "p: sign test over benchmarks; c/o/n: on how many of them the change is clear (told from noise even cautiously), "
-    "open (hangs on items that counts do not name), or noise (not even boldly).",
+    "Noise has two readings. bold: no right answer was lost, translations are items. cautious: the two models are "
+    "right independently, a question with its translations is one item. mean: equal-weight gain in pp, with both "
+    "intervals; p: sign test over benchmarks; c/o/n: on how many of them the change is clear (told from noise even "
+    "cautiously), open (hangs on items that counts do not name), or noise (not even boldly).",
     "This is the noise of items. Every arm is one training run: what another seed would change is not in these counts.",
 )
 
@@ -95,7 +95,7 @@ def _summary(figures: Sequence[Figure]) -> str:
 
 
 def _tables(section: _Section, *, whole: bool) -> list[_Table]:
-    tables = [_Table("", _FIGURES, "lrrlrl", _figure_rows(section.figures, whole=whole))]
+    tables = [_figure_table(section.figures, whole=whole)]
     if section.comparisons:
         rows = [_comparison_row(one) for one in section.comparisons]
         tables.append(_Table("noise: means over ten benchmarks, pp", _COMPARISONS, "lrrrrrr", rows))
@@ -105,6 +105,14 @@ def _tables(section: _Section, *, whole: bool) -> list[_Table]:
             title = f"{one.after} – {one.before}, %, and the smallest gain told from noise, pp"
             tables.append(_Table(title, _CHANGES, "lrrrrrl", _change_rows(one)))
     return tables
+
+
+def _figure_table(figures: Sequence[Figure], *, whole: bool) -> _Table:
+    """Without the column of intervals where there are none."""
+    rows = _figure_rows(figures, whole=whole)
+    kept = [number for number, name in enumerate(_FIGURES) if name != "95%" or any(row[number] for row in rows)]
+    headings, justify, *rows = ([row[number] for number in kept] for row in (_FIGURES, "lrrlrl", *rows))
+    return _Table("", headings, "".join(justify), rows)
 
 
 def _figure_rows(figures: Sequence[Figure], *, whole: bool) -> list[tuple[str, ...]]:

@@ -5,7 +5,7 @@ import statistics
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest
 
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.statistics import (
@@ -14,10 +14,13 @@ from forkleft.evaluate.statistics import (
     accuracy,
     clustered_gain,
     clustered_mean,
+    contrast,
     equal_weight_mean,
+    gain_of_table,
     holm,
     mcnemar,
     paired_gain,
+    smallest_gain,
     wilson_interval,
 )
 
@@ -448,3 +451,103 @@ def test_holm_is_the_closed_test_of_bonferroni():
 def test_holm_refuses_what_is_no_probability(p_value):
     with pytest.raises(ForkLeftError, match="expected p-values between 0 and 1"):
         holm([0.5, p_value])
+
+
+# Totals alone
+
+
+def test_the_gain_of_a_table_is_that_of_its_verdicts():
+    for counts in ((986, 206, 105, 22), (0, 0, 3, 0), (5, 1, 0, 2)):
+        assert gain_of_table(*counts, level=0.9) == paired_gain(*verdicts(*counts), level=0.9)
+    for counts in ((1, -1, 1, 1), (0, 0, 0, 0)):
+        with pytest.raises(ForkLeftError, match="expected four counts of at least 0"):
+            gain_of_table(*counts)
+
+
+def test_wilson_interval_of_part_of_an_item():
+    assert wilson_interval(2.5, 30)[0] == pytest.approx(
+        (wilson_interval(2, 30)[0] + wilson_interval(3, 30)[0]) / 2, 0.1
+    )
+
+
+@pytest.mark.parametrize(("level", "items"), [(0.9, 5), (0.95, 6), (0.99, 8)])
+def test_if_nothing_was_lost_the_smallest_gain_depends_on_the_level_alone(level, items):
+    # p is twice (1/2)^items.
+    assert 2 * 0.5**items <= 1 - level < 2 * 0.5 ** (items - 1)
+    for correct, total in ((0, 30), (3, 30), (22, 30), (9976, 14042)):
+        assert smallest_gain(correct, total, nothing_lost=True, level=level) == items
+    assert smallest_gain(total - items, total, nothing_lost=True, level=level) == items
+    assert smallest_gain(total - items + 1, total, nothing_lost=True, level=level) is None
+
+
+def naive_smallest_gain(correct, total):
+    """Try them all, with the binomial test of scipy."""
+    for gain in range(1, total - correct + 1):
+        lost = math.ceil(correct * (total - correct - gain) / total)
+        if binomtest(lost, 2 * lost + gain).pvalue <= 0.05:
+            return gain
+    return None
+
+
+@pytest.mark.parametrize("total", [1, 12, 30, 45, 198])
+def test_the_smallest_gain_of_independent_models(total):
+    for correct in range(0, total + 1, 1 + total // 40):
+        assert smallest_gain(correct, total, nothing_lost=False) == naive_smallest_gain(correct, total)
+
+
+@pytest.mark.parametrize(("correct", "total"), [(61, 198), (363, 500), (365, 800), (1091, 1319), (9976, 14042)])
+def test_equal_models_seldom_differ_by_the_smallest_gain(correct, total):
+    """The exact chance that one of two independent models of the same accuracy, halfway, is ahead by so many items."""
+    gain = smallest_gain(correct, total, nothing_lost=False)
+    share = (correct + gain / 2) / total
+    counts = np.arange(total + 1)
+    chances = binom.pmf(counts, total, share)
+
+    def chance_of(least):
+        return float((chances * binom.sf(counts + least - 1, total, share)).sum())
+
+    assert chance_of(gain) <= 0.025
+    # Not much smaller than it must be: the test is exact, and rounds to its safe side.
+    assert chance_of(0.9 * gain - 1) > 0.025
+    # The test of two proportions that are not paired.
+    assert gain / total == pytest.approx(1.96 * math.sqrt(2 * share * (1 - share) / total), rel=0.1)
+
+
+@pytest.mark.parametrize(("correct", "total"), [(-1, 5), (6, 5), (0, 0)])
+def test_smallest_gain_of_impossible_counts(correct, total):
+    with pytest.raises(ForkLeftError, match="expected 0 <= correct <= total"):
+        smallest_gain(correct, total, nothing_lost=True)
+
+
+# Contrasts
+
+
+def test_a_contrast_of_one_kind_is_the_equal_weight_mean():
+    estimates = [Estimate(0.5, 0.4, 0.7), Estimate(0.1, 0.0, 0.2), Estimate(0.9, 0.85, 0.91)]
+    found, expected = contrast([(1 / 3, one) for one in estimates]), equal_weight_mean(estimates)
+    assert (found.value, found.low, found.high) == pytest.approx((expected.value, expected.low, expected.high))
+
+
+def test_a_difference_is_newcombes():
+    # Method 10 in Newcombe, "Interval estimation for the difference between independent proportions", Statistics in
+    # Medicine 17 (1998) 873-890, table II: 56/70 - 48/80.
+    terms = [(1, Estimate(56 / 70, *wilson_interval(56, 70))), (-1, Estimate(48 / 80, *wilson_interval(48, 80)))]
+    found = contrast(terms)
+    assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
+
+
+def test_a_contrast_turns_with_its_weights():
+    one, two = Estimate(0.5, 0.4, 0.7), Estimate(0.1, 0.0, 0.15)
+    there, back = contrast([(2, one), (-1, two)]), contrast([(-2, one), (1, two)])
+    assert (back.value, back.low, back.high) == pytest.approx((-there.value, -there.high, -there.low))
+    # By hand: 0.9; down 2 * 0.1 and 0.05, up 2 * 0.2 and 0.1.
+    assert (there.value, there.low, there.high) == pytest.approx(
+        (0.9, 0.9 - math.hypot(0.2, 0.05), 0.9 + math.hypot(0.4, 0.1))
+    )
+
+
+def test_a_contrast_of_nothing_or_of_no_estimate():
+    with pytest.raises(ForkLeftError, match="at least one estimate"):
+        contrast([])
+    with pytest.raises(ForkLeftError, match="expected low <= value <= high"):
+        contrast([(1, Estimate(0.5, 0.6, 0.7))])

@@ -110,11 +110,10 @@ def test_each_printed_percentage_is_its_count_to_the_printed_digits():
 
 def naive_mean(benchmarks=None, **weights):
     """In floats, from the file: the mean over benchmarks of the weighted accuracies."""
-    rows = [table for table in DATA["tables"].values()]
     total = 0.0
     for benchmark in benchmarks or DATA["items"]:
         for name, weight in weights.items():
-            (table,) = (table for table in rows if name in table["columns"])
+            (table,) = (table for table in DATA["tables"].values() if name in table["columns"])
             row = table["rows"][benchmark]
             total += weight * 100 * row[table["columns"].index(name)] / row[0]
     return total / len(benchmarks or DATA["items"])
@@ -171,7 +170,9 @@ def test_the_sdar_row_repeats_three_counts_of_another_model():
 
 
 def test_the_smallest_margin_at_4b_is_not_that_of_mmlu():
-    margins = {one: float(PAPER.percent("4/30", one) - max(PAPER.percent(other, one) for other in OTHERS)) for one in LED}
+    margins = {
+        one: float(PAPER.percent("4/30", one) - max(PAPER.percent(other, one) for other in OTHERS)) for one in LED
+    }
     assert min(margins, key=margins.get) == "AIME25"
     assert (round(margins["AIME25"], 2), round(margins["MMLU"], 2)) == (0.73, 1.15)
     assert figure("published", "4/30: smallest margin of seven").value == "AIME25"

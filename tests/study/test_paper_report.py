@@ -1,10 +1,14 @@
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from forkleft.cli import main
-from forkleft.study.paper import read_paper
+from forkleft.study.noise import compare_counts
+from forkleft.study.paper import read_paper, recompute
+
+PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
 
 
 def run(capsys, monkeypatch, *arguments):
@@ -53,9 +57,7 @@ def test_a_table_shows_every_figure(capsys, monkeypatch):
 def test_json(capsys, monkeypatch):
     _, out, _ = run(capsys, monkeypatch, "--json", "--table", "main")
     (section,) = json.loads(out).values()
-    (one,) = (
-        one for one in section["figures"] if (one["what"], one["benchmark"]) == ("accuracy before, %", "MLogiQA")
-    )
+    (one,) = (one for one in section["figures"] if (one["what"], one["benchmark"]) == ("accuracy before, %", "MLogiQA"))
     assert one["printed"] == "45.63" and one["value"] == 45.625 and one["agrees"] is True
     assert one["place"] == "table 1, §4.2, abstract"
     (comparison,) = section["comparisons"]
@@ -76,3 +78,43 @@ def test_an_unknown_table(capsys, monkeypatch):
     code, out, err = run(capsys, monkeypatch, "--table", "order-veiw")
     assert (code, out) == (2, "")
     assert "there is no table 'order-veiw'; there are main, checkpoint-curve, order-view" in err
+
+
+# The page
+
+
+def rows_of(page):
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("|")]
+
+
+def test_the_tables_of_the_page_are_what_the_command_prints():
+    paper, rows = read_paper(), rows_of(PAGE.read_text(encoding="utf-8"))
+    for change in compare_counts(paper, "2000 updates", "EDLM-4B").changes:
+        figures = (f"{change.gain:+.2f}", f"{change.bold:.2f}", f"{change.cautious:.2f}", change.verdict)
+        assert [change.benchmark, *figures] in rows
+    pairs = {
+        "L-high – base": ("L-high", "EDLM-4B"),
+        "L-high – B-high (view)": ("L-high", "B-high"),
+        "L-high – L-low (order)": ("L-high", "L-low"),
+        "SFT+OPD – SFT": ("SFT+OPD", "SFT"),
+        "4B student, Qwen3-30B – Qwen3-8B teacher": ("4/30", "4/8"),
+        "4B student, Qwen3-8B – Qwen2.5-7B teacher": ("4/8", "4/7"),
+        "SDAR-4B, 500 updates – base": ("SDAR-4B 500", "SDAR-4B"),
+    }
+    for name, (after, before) in pairs.items():
+        one = compare_counts(paper, after, before)
+        intervals = ("{:.1f}, {:.1f}".format(*ends) for ends in (one.cautious, one.bold))
+        assert [name, f"{one.mean:+.2f}", *intervals, f"{one.up}/{one.level}/{one.down}"] in rows
+    (interaction,) = (one for one in recompute(paper, "order-view") if one.what == "interaction, pp")
+    ends = "{:.1f}, {:.1f}".format(*interaction.interval)
+    assert ["interaction of the two", f"{float(interaction.value):+.2f}", ends, "", ""] in rows
+    assert len(rows) == 2 + 10 + 2 + 8
+
+
+def test_the_page_says_how_many_agree():
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    paper = read_paper()
+    printed = [one for name in paper.sections for one in recompute(paper, name) if one.printed]
+    assert f"{sum(one.agrees for one in printed)} of {len(printed)}: all percentages" in page
+    columns = {tuple(sorted(column.items())) for column in paper.counts.values()}
+    assert f"right answers of {len(columns)} models" in page
