@@ -60,7 +60,8 @@ def model_card(
         # The weights beside the card are the last ones, or the best.
         step = state.best_global_step if config.load_best_model_at_end else None
         row = next((row for row in evaluated if row["step"] == step), evaluated[-1])
-        values["accuracy in evaluation"] = f"{row['eval_accuracy']:.1%} of {row['eval_count']}, at update {row['step']}"
+        right, how = f"{row['eval_accuracy']:.1%} of {row['eval_count']}", f"{config.eval_decoding} decoding"
+        values["accuracy in evaluation"] = f"{right}, at update {row['step']}, {how}"
     return "\n".join(
         [
             "---",

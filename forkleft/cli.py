@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--json", action="store_true", help="one JSON object a line: text, tokens, passes, entropies")
     generate.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="response budget (default 256)")
     orders = ("confidence", "high_entropy", "low_entropy", "left_to_right", "random")
-    generate.add_argument("--order", choices=orders, default="confidence", help="default confidence, the native one")
+    generate.add_argument("--order", choices=orders, help="default confidence, or the family's native one")
     _sampler_arguments(generate)
 
     doctor = _command(
@@ -255,6 +255,8 @@ def _template_argument(command: argparse.ArgumentParser) -> None:
 
 def _sampler_arguments(command: argparse.ArgumentParser) -> None:
     """How a student writes."""
+    told = "static (default): a fixed number of tokens a pass; native: the family's own settings (docs/models.md)"
+    command.add_argument("--decoding", choices=("static", "native"), default="static", help=told)
     command.add_argument("--passes", type=int, metavar="N", help="passes a block (default: one token a pass)")
     command.add_argument("--threshold", type=float, metavar="P", help="also commit all positions above this confidence")
     command.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest token")

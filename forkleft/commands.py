@@ -105,6 +105,7 @@ def _list_options() -> None:
 
 def generate(options: argparse.Namespace) -> None:
     """`forkleft generate`."""
+    from forkleft.rollout import decoding_of
     from forkleft.writing import read_prompts, write_responses
 
     _hide_loading_bars()
@@ -112,15 +113,15 @@ def generate(options: argparse.Namespace) -> None:
         conversations = read_prompts(options.file)
     else:
         conversations = [[{"role": "user", "content": options.prompt}]]
+    student = _load_student(options)
+    said = {name: getattr(options, name) for name in ("order", "passes", "threshold")}
     write_responses(
-        _load_student(options),
+        student,
         conversations,
         plain=options.plain,
         as_json=options.json,
+        decoding=decoding_of(student.family, options.decoding, **said),
         max_new_tokens=options.max_new_tokens,
-        order=options.order,
-        passes=options.passes,
-        threshold=options.threshold,
         temperature=options.temperature,
         top_p=options.top_p,
         seed=options.seed,
@@ -183,6 +184,7 @@ def evaluate(options: argparse.Namespace) -> None:
         samples=options.samples,
         temperature=options.temperature,
         top_p=options.top_p,
+        decoding=options.decoding,
         passes=options.passes,
         threshold=options.threshold,
         max_new_tokens=options.max_new_tokens,

@@ -12,6 +12,7 @@ from transformers.integrations import get_available_reporting_integrations, get_
 
 from forkleft.errors import ForkLeftError
 from forkleft.objective.lessons import ObjectiveSettings
+from forkleft.rollout.decoding import DECODINGS
 from forkleft.rollout.orders import ORDERS
 from forkleft.verify import LETTERS, check_kind
 
@@ -44,6 +45,9 @@ class ForkLeftConfig(TrainingArguments):
     passes: int = _option(32, "R: passes in which a block is written; the block size or more gives one token a pass.")
     max_new_tokens: int = _option(1024, "The response budget in tokens, for rollouts and reference solutions.")
     rollout_batch_size: int = _option(32, "Responses that are written at a time on one device.")
+    eval_decoding: str = _option(
+        "static", "How the student writes in evaluations: static (one token a pass), native (its family's settings)."
+    )
 
     # The teacher.
     teacher_max_new_tokens: int = _option(2048, "The budget of the teacher's own answers, in tokens.")
@@ -138,6 +142,7 @@ class ForkLeftConfig(TrainingArguments):
         check_kind(self.verifier, self.letters)
         choices = {
             "rollout_order": tuple(ORDERS),
+            "eval_decoding": DECODINGS,
             "long_prompts": ("refuse", "skip"),
             "train_sampling_strategy": ("random", "sequential"),
         }

@@ -33,7 +33,7 @@ from forkleft.objective.update import Record, update_loss
 from forkleft.progress import ProgressLine
 from forkleft.prompts import prompt_ids
 from forkleft.resumption import decisive
-from forkleft.rollout import Trajectory, generate
+from forkleft.rollout import Trajectory, decoding_of, write
 from forkleft.saving import SavingTrainer
 from forkleft.sharing import answer_calls, gathered
 from forkleft.students import Student, save_student
@@ -83,6 +83,7 @@ class ForkLeftTrainer(SavingTrainer):
             # Adapters go into the student's own modules, so that its readouts and rollouts use them.
             model = get_peft_model(model, peft_config)
         self.student, self.teacher, self.merge_adapters = student, teacher, merge_adapters
+        self.decoding = decoding_of(student.family, args.eval_decoding)
         if isinstance(eval_dataset, Mapping):
             held_out = {name: self._examples(rows, args) for name, rows in eval_dataset.items()}
         else:
@@ -277,7 +278,7 @@ class ForkLeftTrainer(SavingTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Accuracy of the student's native decoding on held-out questions, divided among the processes."""
+        """Accuracy on held-out questions, decoded as `eval_decoding` says, divided among the processes."""
         given = self.eval_dataset if eval_dataset is None else eval_dataset
         if given is None:
             raise ForkLeftError("there is nothing to evaluate on; give the trainer an eval_dataset")
@@ -289,15 +290,16 @@ class ForkLeftTrainer(SavingTrainer):
         examples = given if len(given) and isinstance(given[0], Example) else self._examples(given, self.args)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         mine = examples[rank::world]
-        write = partial(
-            generate,
+        decoded = partial(
+            write,
             self.student,
             [prompt_ids(self.student.tokenizer, one.messages) for one in mine],
+            self.decoding,
             max_new_tokens=self.args.max_new_tokens,
             batch_size=self.args.rollout_batch_size,
         )
         self.progress.phase("evaluation")
-        written = self._written(write)
+        written = self._written(decoded)
         expected = [one.answer for one in mine]
         right = verify_batch([t.text for t in written], expected, self.args.verifier, letters=self.args.letters)
         right = gather_object(right)

@@ -14,8 +14,9 @@ from forkleft.errors import ForkLeftError
 from forkleft.jsonl import read_jsonl
 from forkleft.prompts import Message, prompt_ids
 from forkleft.report.live import LiveText
-from forkleft.rollout import Trajectory, generate
+from forkleft.rollout import Trajectory, write
 from forkleft.students import Student
+from forkleft.students.families import Decoding
 
 
 def read_prompts(path: Path) -> list[list[Message]]:
@@ -42,9 +43,10 @@ def write_responses(
     *,
     plain: bool,
     as_json: bool,
+    decoding: Decoding,
     **settings: Any,
 ) -> None:
-    """Write a response to each conversation and print it; settings are those of `generate`.
+    """Write a response to each conversation as `decoding` says and print it; settings are the others of `generate`.
 
     plain: the prompt is taken as it is, without the chat template.
     """
@@ -58,14 +60,14 @@ def write_responses(
     started = time.perf_counter()
     if console.is_terminal and len(prompts) == 1 and not as_json:
         with LiveText(console, student) as live:
-            written = generate(student, prompts, watch=live.show, **settings)
+            written = write(student, prompts, decoding, watch=live.show, **settings)
             live.finish(written[0].tokens, written[0].entropy)
     else:
         written = []
         # What is done is printed while the rest is written.
         for start in range(0, len(prompts), settings["batch_size"]):
             part = slice(start, start + settings["batch_size"])
-            written += generate(student, prompts[part], **settings)
+            written += write(student, prompts[part], decoding, **settings)
             _print(conversations[part], written[part], as_json, separated=len(prompts) > 1)
     if console.is_terminal and not as_json:
         tokens, forwards = sum(len(one.tokens) for one in written), sum(one.forwards for one in written)

@@ -19,7 +19,7 @@ def test_a_run_leaves_a_card_beside_its_weights(tmp_path):
         "1 of 4 questions, 12 in all",
         "0.5, 0.02, 0.1, 0.1",
         "high_entropy, 2 passes a block",
-        "% of 3",
+        "% of 3, at update 1, static decoding",
         "0.001, constant",
     ):
         assert told in page

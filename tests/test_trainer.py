@@ -14,11 +14,14 @@ from peft import PeftModel
 from tiny import STOP, plain_copy
 from trainer_runs import ROWS, VERDICTS, make_trainer, state_digest
 
+from forkleft import rollout
 from forkleft.data import Example
 from forkleft.errors import ForkLeftError
 from forkleft.lab.tokenizer import build_tokenizer
 from forkleft.objective.lessons import Question
 from forkleft.randomness import keyed_generator
+from forkleft.students import RECORDS
+from forkleft.students.families import Decoding
 from forkleft.teacher.answers import Answer
 from forkleft.trainer import ForkLeftTrainer
 
@@ -292,6 +295,23 @@ def test_evaluation_on_sets_by_name_and_on_rows(tmp_path):
     assert trainer.evaluate(ROWS[:4])["eval_count"] == 4
     with pytest.raises(ForkLeftError, match="nothing to evaluate on"):
         make_trainer(tmp_path / "other").evaluate()
+
+
+def test_evaluation_decodes_as_it_is_told(tmp_path, monkeypatch):
+    used = []
+    real = rollout.write
+
+    def write(student, prompts, decoding, **settings):
+        used.append(decoding)
+        return real(student, prompts, decoding, **settings)
+
+    monkeypatch.setattr("forkleft.trainer.write", write)
+    make_trainer(tmp_path / "one").evaluate(ROWS[:2])
+    with pytest.raises(ForkLeftError, match="the native decoding is known of the families"):
+        make_trainer(tmp_path / "two", eval_decoding="native")
+    monkeypatch.setattr("trainer_runs.FAMILIES", [RECORDS["sdar"].family])
+    make_trainer(tmp_path / "three", eval_decoding="native").evaluate(ROWS[:2])
+    assert used == [Decoding(), Decoding(threshold=0.85)]
 
 
 def test_bf16_autocast_learns_in_full_precision_weights(tmp_path):

@@ -3,12 +3,16 @@ import json
 from functools import partial
 
 import pytest
+from checkpoints_on_disk import write_checkpoint, write_weights
 from rich.console import Console
 from tiny import FAMILIES, tiny_student, tiny_tokenizer
 
 from forkleft.cli import main
 from forkleft.errors import ForkLeftError
+from forkleft.students.families import Decoding
 from forkleft.writing import read_prompts, write_responses
+
+STATIC = {"decoding": Decoding()}
 
 
 def test_prompts_come_from_lines_and_from_rows(tmp_path, monkeypatch):
@@ -36,9 +40,9 @@ def test_files_without_prompts(tmp_path):
 def test_plain_text_and_json(capsys):
     student = tiny_student(FAMILIES[0], tokenizer=tiny_tokenizer())
     asked = [[{"role": "user", "content": text}] for text in ("a1", "b2c")]
-    write_responses(student, asked, plain=False, as_json=False, max_new_tokens=8, batch_size=1)
+    write_responses(student, asked, plain=False, as_json=False, **STATIC, max_new_tokens=8, batch_size=1)
     texts = capsys.readouterr().out.split("\n\n")[:-1]
-    write_responses(student, asked, plain=True, as_json=True, max_new_tokens=8, batch_size=32)
+    write_responses(student, asked, plain=True, as_json=True, **STATIC, max_new_tokens=8, batch_size=32)
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     # The tiny template adds nothing, so that both ways say the same.
     assert [row["text"] for row in rows] == texts
@@ -56,14 +60,14 @@ def test_several_turns_need_the_template():
     student = tiny_student(FAMILIES[0], tokenizer=tiny_tokenizer())
     turns = [{"role": "user", "content": "a"}] * 2
     with pytest.raises(ForkLeftError, match="leave out --plain"):
-        write_responses(student, [turns], plain=True, as_json=False, max_new_tokens=8, batch_size=1)
+        write_responses(student, [turns], plain=True, as_json=False, **STATIC, max_new_tokens=8, batch_size=1)
 
 
 def test_a_terminal_shows_one_response_live(monkeypatch, capsys):
     student = tiny_student(FAMILIES[0], tokenizer=tiny_tokenizer())
     monkeypatch.setattr("forkleft.writing.Console", partial(Console, force_terminal=True, width=80, height=24))
     asked = [[{"role": "user", "content": "a1"}]]
-    write_responses(student, asked, plain=False, as_json=False, max_new_tokens=8, batch_size=1)
+    write_responses(student, asked, plain=False, as_json=False, **STATIC, max_new_tokens=8, batch_size=1)
     told = capsys.readouterr().out
     assert "pass 1" in told and "nats of entropy at commit" in told and "forwards" in told
 
@@ -75,3 +79,21 @@ def test_the_command(capsys):
     with pytest.raises(SystemExit, match="2"):
         main([*words, "--prompt", "a", "--order", "best"])
     assert "unknown 'best'" in capsys.readouterr().err
+
+
+def test_native_decoding_of_the_command(tmp_path, capsys):
+    written = write_checkpoint(tmp_path, "sdar")
+    # A student that is often above the threshold.
+    write_weights(tmp_path, written.tensors | {"lm_head.weight": 10 * written.tensors["lm_head.weight"]})
+    words = ["generate", "--model", str(tmp_path), "--max-new-tokens", "24", "--device", "cpu", "--json"]
+
+    def rows(*more):
+        assert main([*words, "--prompt", "1+1?", *more]) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    native = rows("--decoding", "native")
+    assert native == rows("--threshold", "0.85") != rows()
+    assert rows("--decoding", "native", "--threshold", "1", "--order", "random") == rows("--order", "random")
+    lab = ["generate", "--model", "lab:student-block", "--prompt", "a=1;a?", "--device", "cpu", "--decoding", "native"]
+    assert main(lab) == 2
+    assert "the native decoding is known of the families efficient-dlm" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import platform
 import re
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -28,11 +28,12 @@ import forkleft
 from forkleft.bundled import local_path
 from forkleft.errors import AutoregressiveError, ForkLeftError
 from forkleft.evaluate.benchmarks import BENCHMARKS, DATA_FOLDER, Benchmark, ItemSet, data_at_hand
-from forkleft.evaluate.protocols import Evaluated, Settings, Try, answer, check_protocol
+from forkleft.evaluate.protocols import Evaluated, Settings, Try, answer, check_protocol, decoding_for
 from forkleft.evaluate.results import SUMMARY, Record, ResultFolder, digest, line_of, read_results, record_of
 from forkleft.identity import fingerprint
 from forkleft.jsonl import read_jsonl
 from forkleft.students import RECORDS, Student, load_student
+from forkleft.students.families import Decoding
 from forkleft.students.loading import read_sidecar
 from forkleft.teacher import load_teacher
 
@@ -228,19 +229,25 @@ def _evaluate(
     summary = folder.finish(keys, about, benchmark.items)
     if summary is not None or (rank == 0 and not missing and (folder.path / SUMMARY).is_file()):
         summary = summary or read_results(folder.path)[benchmark.name].summary
-        console.print(result_line(benchmark.name, summary["results"]), highlight=False)
+        console.print(result_line(benchmark.name, summary), highlight=False)
     return summary
 
 
-def result_line(name: str, results: dict[str, Any]) -> str:
-    """The figures of a benchmark in a line for a person."""
+def result_line(name: str, summary: dict[str, Any]) -> str:
+    """The figures of a benchmark in a line for a person, and how a student wrote."""
+    results, sampler = summary["results"], summary["configuration"]["sampler"]
     estimate = results["accuracy"]
     told = f"{name}: {100 * estimate['value']:.1f}% ({100 * estimate['low']:.1f}–{100 * estimate['high']:.1f})"
     if results["samples"] > 1:
         best = f"pass@{results['samples']}"
         told += f" avg@{results['samples']}, {100 * results[best]:.1f}% {best}"
-    count = f"{results['items']} items"
-    return f"{told}, {count}" + ("" if results["complete"] else f" of {results['expected_items']}: not all of it")
+    told += f", {results['items']} items"
+    if not results["complete"]:
+        told += f" of {results['expected_items']}: not all of it"
+    if "decoding" in sampler:
+        how = Decoding(**{field.name: sampler[field.name] for field in fields(Decoding)})
+        told += f"; {sampler['decoding']} decoding ({how})"
+    return told
 
 
 class _Progress:
@@ -322,8 +329,8 @@ def _sampler(model: Evaluated, benchmark: Benchmark, settings: Settings) -> dict
         return told if settings.geometry == "truncated" else told | {"max_new_tokens": budget}
     if not isinstance(model, Student):
         return {"order": "left_to_right", "max_new_tokens": budget, "samples": 1, "temperature": 0.0}
-    named = ("passes", "threshold", "samples", "temperature", "top_p", "seed")
-    return {"order": "confidence", "max_new_tokens": budget} | {name: getattr(settings, name) for name in named}
+    told = {"decoding": settings.decoding, **asdict(decoding_for(model, settings)), "max_new_tokens": budget}
+    return told | {name: getattr(settings, name) for name in ("samples", "temperature", "top_p", "seed")}
 
 
 def _batch_size(model: Evaluated, settings: Settings) -> int:

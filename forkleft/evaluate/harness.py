@@ -4,8 +4,9 @@
 
 `main` registers the model and hands over to `lm_eval`, which knows no models but its own. A task asks for two things:
 
-- `generate_until`: the native sampler writes until a stop id or the budget; what follows the first `until` string is
-  cut off. A diffusion student writes whole blocks, so an `until` string shortens the text, not the work.
+- `generate_until`: the student writes until a stop id or the budget, as the model argument `decoding` says; what stands
+  behind the first `until` string is cut off. A diffusion student writes whole blocks, so an `until` string shortens
+  the text, not the work.
 - `loglikelihood` (multiple choice): log p(continuation | context) is read with one masked slot for each token,
 
       log p(y | P) = Σ_i log s_i(y_i),   s_i = p_θ(· | P, y_<i)  (paper eq. `left`),
@@ -25,7 +26,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
@@ -35,7 +36,7 @@ from tqdm import tqdm
 from forkleft.errors import ForkLeftError
 from forkleft.objective.readouts import Reading, prefix_hidden
 from forkleft.prompts import Message
-from forkleft.rollout import generate
+from forkleft.rollout import decoding_of, write
 from forkleft.students import Student, load_student
 
 MODEL_NAME = "forkleft"
@@ -107,7 +108,7 @@ class _StudentLM:
     pretrained: a folder, a repository of the hub, or lab:NAME.
     family, block_size, mask_token, chat_template, trust_remote_code: as for `load_student`.
     device, dtype: default a GPU if there is one, and there bfloat16, else float32.
-    passes, threshold: as for `generate`.
+    decoding: `static` or `native` (`forkleft.rollout.decoding`); passes, threshold: instead of its own.
     max_new_tokens: the response budget of tasks that set none with `max_gen_toks`.
     batch_size: rows that are written, or contexts that are read, at a time.
     """
@@ -123,6 +124,7 @@ class _StudentLM:
         trust_remote_code: bool = False,
         device: str | None = None,
         dtype: str | None = None,
+        decoding: str = "static",
         passes: int | None = None,
         threshold: float | None = None,
         max_new_tokens: int = _MAX_NEW_TOKENS,
@@ -158,7 +160,8 @@ class _StudentLM:
         self._device = self.student.device
         self.tokenizer = self.student.tokenizer
         self.max_new_tokens, self.batch_size = max_new_tokens, int(batch_size)
-        self.sampler = {"passes": passes, "threshold": threshold}
+        self.decoding_name = decoding
+        self.decoding = decoding_of(self.student.family, decoding, passes=passes, threshold=threshold)
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Any:
@@ -177,6 +180,10 @@ class _StudentLM:
     def tokenizer_name(self) -> str:
         """Part of the name of lm_eval's request caches."""
         return self.tokenizer.name_or_path.replace("/", "__")
+
+    def get_model_info(self) -> dict[str, Any]:
+        """Called by lm_eval, which notes it in its results: how the student writes."""
+        return {"decoding": self.decoding_name, **asdict(self.decoding)}
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """The ids of a text, with the tokenizer's own BOS unless a chat template has written it."""
@@ -218,9 +225,10 @@ class _StudentLM:
         with tqdm(total=len(requests), disable=disable_tqdm, desc="Running generate_until requests") as bar:
             for settings, numbers in alike.items():
                 for part in _parts(numbers, self.batch_size * _BATCHES_AT_ONCE):
-                    written = generate(
+                    written = write(
                         self.student,
                         [prompts[number] for number in part],
+                        self.decoding,
                         max_new_tokens=settings.max_new_tokens,
                         temperature=settings.temperature,
                         top_p=settings.top_p,
@@ -228,7 +236,6 @@ class _StudentLM:
                         seed=torch.initial_seed(),
                         ids=[names[number] for number in part],
                         batch_size=self.batch_size,
-                        **self.sampler,
                     )
                     for number, one in zip(part, written, strict=True):
                         texts[number] = _cut(one.text, settings.until)

@@ -1,6 +1,6 @@
 """How a model answers the items of a benchmark: a batch of tries in, one reply each out.
 
-- `generated`: the model writes and the verifier judges. A student writes with its native sampler, most confident
+- `generated`: the model writes and the verifier judges. A student writes as `Settings.decoding` says, most confident
   positions first; an autoregressive model (a `Teacher`) writes greedily, as it does in training.
 - `slot`: the offered letters are compared by their likelihood right behind the assistant's words `"answer": "`. A
   student reads one masked slot there, under its native attention (`objective/readouts.py`); an autoregressive model
@@ -23,8 +23,10 @@ from forkleft.evaluate import prompts
 from forkleft.evaluate.benchmarks import Benchmark, Item
 from forkleft.objective.readouts import Geometry, Reading, prefix_hidden
 from forkleft.prompts import prompt_ids
-from forkleft.rollout import generate
+from forkleft.rollout import decoding_of, write
+from forkleft.rollout.decoding import check_decoding
 from forkleft.students import Student
+from forkleft.students.families import Decoding
 from forkleft.teacher import Teacher
 from forkleft.teacher.local import Asked
 from forkleft.verify import LETTERS, Judgement, judge_batch
@@ -37,14 +39,16 @@ class Settings:
     """How a model is asked.
 
     samples: responses to each item; more than one needs a temperature. temperature, top_p: 0 takes the likeliest
-    token. passes, threshold: of the native sampler (`forkleft.rollout.generate`). max_new_tokens: instead of the
-    benchmark's own budget. geometry: what a student sees from the answer slot on, `truncated` (one mask, the default)
-    or `canvas` (masks to the end of the block, as when it writes). batch_size: tries in a batch. seed: for sampling.
+    token. decoding: how a student writes, `static` or `native` (`forkleft.rollout.decoding`). passes, threshold:
+    instead of its own. max_new_tokens: instead of the benchmark's own budget. geometry: what a student sees from the
+    answer slot on, `truncated` (one mask, the default) or `canvas` (masks to the end of the block, as when it writes).
+    batch_size: tries in a batch. seed: for sampling.
     """
 
     samples: int = 1
     temperature: float = 0.0
     top_p: float = 1.0
+    decoding: str = "static"
     passes: int | None = None
     threshold: float | None = None
     max_new_tokens: int | None = None
@@ -61,6 +65,7 @@ class Settings:
             raise ForkLeftError(f"temperature must be 0 (the likeliest token) or more, found {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise ForkLeftError(f"top_p must be above 0 and at most 1, found {self.top_p}")
+        check_decoding(self.decoding)
         if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise ForkLeftError(f"threshold is a probability: expected 0 to 1, found {self.threshold}")
         if self.geometry not in Geometry.__args__:
@@ -122,7 +127,7 @@ def check_protocol(model: Evaluated, benchmark: Benchmark, items: Sequence[Item]
     if model.tokenizer is None:
         raise ForkLeftError("the model has no tokenizer, so that questions cannot be put to it; load it with one")
     if isinstance(model, Teacher):
-        only = ("temperature", "passes", "threshold", "geometry")
+        only = ("temperature", "decoding", "passes", "threshold", "geometry")
         if said := [name for name in only if getattr(settings, name) != getattr(Settings, name)]:
             raise ForkLeftError(
                 f"an autoregressive model is evaluated greedily, left to right, and knows no {' or '.join(said)}; "
@@ -153,7 +158,7 @@ def answer(model: Evaluated, benchmark: Benchmark, tries: Sequence[Try], setting
     asked = [prompt_ids(model.tokenizer, benchmark.messages(item)) for item in items]
     _check_prompts(model, benchmark, items, asked, settings)
     if benchmark.protocol == "generated":
-        write = _write_natively if isinstance(model, Student) else _write_greedily
+        write = _write_decoded if isinstance(model, Student) else _write_greedily
         return write(model, benchmark, tries, asked, settings)
     offered = _offered_ids(model, items)
     # The slot's own token is hidden, or never put in; any letter holds its place.
@@ -187,16 +192,19 @@ def slot_prefix(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return tokenizer.encode(prompts.ANSWER_PREFIX, add_special_tokens=False)
 
 
-def _write_natively(
+def decoding_for(student: Student, settings: Settings) -> Decoding:
+    """How a student writes under these settings. Raises ForkLeftError if its native decoding is not known."""
+    return decoding_of(student.family, settings.decoding, passes=settings.passes, threshold=settings.threshold)
+
+
+def _write_decoded(
     student: Student, benchmark: Benchmark, tries: Sequence[Try], asked: list[list[int]], settings: Settings
 ) -> list[Reply]:
-    written = generate(
+    written = write(
         student,
         asked,
+        decoding_for(student, settings),
         max_new_tokens=settings.budget(benchmark),
-        order="confidence",
-        passes=settings.passes,
-        threshold=settings.threshold,
         temperature=settings.temperature,
         top_p=settings.top_p,
         seed=settings.seed,

@@ -3,7 +3,7 @@
     forkleft lab accuracy
 
 Two protocols, those of the real benchmarks (`evaluate/protocols.py`). On `chain-*` the model writes its answer: a
-teacher greedily, a student with its native sampler, most confident positions first. On `choice-*` the offered letters
+teacher greedily, a student one token a pass, most confident positions first. On `choice-*` the offered letters
 are compared by their likelihood in the answer slot; a student sees masks from the slot to the end of the block, as it
 does when it writes.
 """

@@ -132,7 +132,7 @@ def _compared(name: str, before: Measurement, after: Measurement) -> dict:
 
 def _table(rows: list[dict]) -> Table:
     table = Table(
-        title="\nRight answers on held-out questions, native decoding, %",
+        title="\nRight answers on held-out questions, static decoding, %",
         caption="Paired gain with its 95% interval; p: exact McNemar test.",
         box=box.SIMPLE_HEAD,
     )

@@ -13,13 +13,41 @@ from forkleft.students.family import Family
 
 
 @dataclass(frozen=True)
+class Decoding:
+    """How a student writes outside of training, in the terms of `generate`; tokens are taken by argmax.
+
+    order: which positions come first. passes: how many a block may take (None: one position each). threshold: every
+    position that is more confident than this is committed as well. whole_budget: the response budget is filled as one
+    window, where the family's sampler knows no blocks (full attention only).
+    """
+
+    order: str = "confidence"
+    passes: int | None = None
+    threshold: float | None = None
+    whole_budget: bool = False
+
+    def __str__(self) -> str:
+        """For a person: what is not as it would be by default, or the default."""
+        told = [] if self.order == "confidence" else [self.order]
+        if self.passes is not None:
+            told.append(f"{self.passes} passes a block")
+        elif self.threshold is None:
+            told.append("one token a pass")
+        if self.threshold is not None:
+            told.append(f"threshold {self.threshold:g}")
+        if self.whole_budget:
+            told.append("one window")
+        return ", ".join(told)
+
+
+@dataclass(frozen=True)
 class FamilyRecord:
     """What is known of a family.
 
     family: its facts, with the usual block size. model_types: the `model_type`s that only this family uses.
     block_size_field: the field of `config.json` that gives a checkpoint's own block size, if there is one.
     mask_token: the mask's token where neither tokenizer nor configuration names it. adds_mask: the family's own tools
-    add that token to a tokenizer that lacks it.
+    add that token to a tokenizer that lacks it. decoding: what its authors show to write with, but for the temperature.
     """
 
     family: Family
@@ -27,20 +55,35 @@ class FamilyRecord:
     block_size_field: str | None = None
     mask_token: str | None = None
     adds_mask: bool = False
+    decoding: Decoding = Decoding()
 
 
 _RECORDS = (
-    FamilyRecord(Family("block", 32, "prompt_end", name="efficient-dlm"), ("edlm",)),
-    FamilyRecord(Family("block", 4, "absolute", name="sdar"), ("sdar", "sdar_moe"), "block_size", "<|MASK|>"),
+    FamilyRecord(Family("block", 32, "prompt_end", name="efficient-dlm"), ("edlm",), decoding=Decoding(threshold=0.9)),
+    FamilyRecord(
+        Family("block", 4, "absolute", name="sdar"),
+        ("sdar", "sdar_moe"),
+        "block_size",
+        "<|MASK|>",
+        decoding=Decoding(threshold=0.85),
+    ),
     FamilyRecord(Family("block", 4, "prompt_end_backward", name="bd3lm"), mask_token="<|mask|>", adds_mask=True),
-    FamilyRecord(Family("full", 32, name="mdlm"), mask_token="<|mask|>", adds_mask=True),
+    FamilyRecord(
+        Family("full", 32, name="mdlm"), mask_token="<|mask|>", adds_mask=True, decoding=Decoding(whole_budget=True)
+    ),
     FamilyRecord(
         Family("block", 32, "absolute", "shifted", sub_block=8, name="fast-dllm-v2"),
         ("Fast_dLLM_Qwen",),
         "bd_size",
         "|<MASK>|",
+        decoding=Decoding(threshold=0.9),
     ),
-    FamilyRecord(Family("full", 32, head="shifted", name="dream"), ("Dream",), mask_token="<|mask|>"),
+    FamilyRecord(
+        Family("full", 32, head="shifted", name="dream"),
+        ("Dream",),
+        mask_token="<|mask|>",
+        decoding=Decoding("low_entropy", whole_budget=True),
+    ),
     FamilyRecord(Family("full", 32, name="llada"), ("llada",), mask_token="<|mdm_mask|>"),
 )
 RECORDS: Mapping[str, FamilyRecord] = {record.family.name: record for record in _RECORDS}

@@ -1,3 +1,4 @@
+import io
 import itertools
 import json
 import os
@@ -21,7 +22,7 @@ from forkleft.evaluate.protocols import Settings
 from forkleft.evaluate.results import read_results
 from forkleft.identity import fingerprint
 from forkleft.lab.models import model_path
-from forkleft.students import save_student
+from forkleft.students import RECORDS, Student, save_student
 
 PROGRAM = Path(__file__).parents[1] / "evaluation_runs.py"
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0")
@@ -88,7 +89,8 @@ def test_what_an_evaluation_leaves_behind(whole, student):
     assert told["model"]["fingerprint"] == fingerprint(student.model)
     assert told["model"]["family"]["anchor"] == "prompt_end"
     assert told["sampler"] == {
-        **{"order": "confidence", "max_new_tokens": 64, "passes": 4, "threshold": None},
+        **{"decoding": "static", "order": "confidence", "passes": 4, "threshold": None, "whole_budget": False},
+        **{"max_new_tokens": 64},
         **{"samples": SAMPLES, "temperature": 0.7, "top_p": 1.0, "seed": 0},
     }
     assert told["batch_size"] == BATCH
@@ -302,3 +304,34 @@ def test_the_list_tells_where_data_is(tmp_path, monkeypatch):
     assert "hub: openai/gsm8k" in rows["gsm8k"]
     assert all(part in rows["mt-aime2024"] for part in ("generated", "1650", "4096", "hub: amphora/MCLM"))
     assert all(part in rows["mmlu"] for part in ("slot", "14042", "MIT"))
+
+
+def test_every_summary_says_how_the_student_wrote(student, tmp_path):
+    sdar = RECORDS["sdar"].family
+    named = Student(student.model, sdar, student.vocabulary, student.tokenizer)
+    items = [lab_items("chain-2", 2), lab_items("choice-2", 2)]
+    lines, found = {}, {}
+    for name, settings in {
+        "default": Settings(max_new_tokens=8),
+        "native": Settings(max_new_tokens=8, decoding="native"),
+        "own": Settings(max_new_tokens=8, decoding="native", threshold=0.5, passes=2),
+    }.items():
+        console = Console(record=True, width=200, file=io.StringIO())
+        found[name] = run_evaluation(named, items, tmp_path / name, settings=settings, console=console)
+        lines[name] = console.export_text().splitlines()
+    assert lines["default"][0].endswith("2 items of 500: not all of it; static decoding (one token a pass)")
+    assert lines["native"][0].endswith("; native decoding (threshold 0.85)")
+    assert lines["own"][0].endswith("; native decoding (2 passes a block, threshold 0.5)")
+    assert "decoding" not in lines["native"][1]  # nothing is written in a slot
+    sampler = found["native"]["lab-chain-2"]["configuration"]["sampler"]
+    assert (sampler["decoding"], sampler["order"], sampler["threshold"]) == ("native", "confidence", 0.85)
+    assert sampler["temperature"] == 0.0
+    with pytest.raises(ForkLeftError, match=r"holds results of another configuration.*sampler\.decoding"):
+        run_evaluation(
+            named, items, tmp_path / "native", settings=Settings(max_new_tokens=8), console=Console(quiet=True)
+        )
+    with pytest.raises(ForkLeftError, match="the native decoding is known of the families"):
+        run_evaluation(student, items, tmp_path / "none", settings=Settings(decoding="native"))
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(ForkLeftError, match="decoding must be one of static, native"):
+        Settings(decoding="fast")

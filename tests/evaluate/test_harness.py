@@ -1,6 +1,7 @@
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from forkleft.lab.models import load_model
 from forkleft.lab.questions import held_out
 from forkleft.prompts import prompt_ids
 from forkleft.rollout import generate
-from forkleft.students import Family, load_student, save_student
+from forkleft.students import RECORDS, Family, load_student, save_student
+from forkleft.students.families import Decoding
 
 if os.environ.get("FORKLEFT_NO_SKIPS") == "1":
     from lm_eval.api.instance import Instance
@@ -243,6 +245,20 @@ def test_a_chat_template_can_be_given(saved, monkeypatch):
     assert main(["--tasks", "x"], chat_template="yy{{ messages[0].content }}") == 0
     assert made[0].apply_chat_template(messages) == "yyab1"
     assert model_of(saved).apply_chat_template(messages) == "ab1"
+
+
+def test_decodings(saved, tmp_path):
+    asking = [asked("zz9", {"max_gen_toks": 12})]
+    named = tiny_student(RECORDS["sdar"].family, tokenizer=tiny_tokenizer(), dtype=torch.float64)
+    save_student(named, tmp_path / "named")
+    default, native = (model_of(tmp_path / "named", decoding=name) for name in ("static", "native"))
+    assert default.get_model_info() == {"decoding": "static"} | asdict(Decoding())
+    assert native.get_model_info() == {"decoding": "native"} | asdict(Decoding(threshold=0.85))
+    by_hand = model_of(tmp_path / "named", threshold=0.85)
+    assert native.generate_until(asking) == by_hand.generate_until(asking)
+    assert model_of(tmp_path / "named", decoding="native", threshold=0.5).decoding == Decoding(threshold=0.5)
+    with pytest.raises(ForkLeftError, match="the native decoding is known of the families"):
+        model_of(saved, decoding="native")
 
 
 def test_facts_of_the_student_can_be_given(saved):

@@ -147,6 +147,8 @@ def test_models_of_the_wrong_kind(teacher):
         check_protocol(teacher, WRITTEN, CHAINS, Settings(temperature=0.5, threshold=0.9))
     with pytest.raises(ForkLeftError, match=r"greedily.*knows no geometry"):
         check_protocol(teacher, LETTERS, CHOICES, Settings(geometry="canvas"))
+    with pytest.raises(ForkLeftError, match="knows no decoding"):
+        check_protocol(teacher, WRITTEN, CHAINS, Settings(decoding="native"))
     with pytest.raises(ForkLeftError, match="letters in an answer slot, where nothing is sampled"):
         check_protocol(student, LETTERS, CHOICES, Settings(temperature=0.5, samples=2))
     check_protocol(student, LETTERS, CHOICES, Settings(passes=2))

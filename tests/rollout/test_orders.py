@@ -21,6 +21,15 @@ def test_schedule(masks):
         assert used == min(passes, masks)  # a smaller budget is used up, a larger one commits one token a pass
 
 
+def test_eight_positions_in_three_passes():
+    """The ceiling of the paper; dLLM and OPDLM round instead, to 3, 2, 3 (docs/models.md)."""
+    left, taken = 8, []
+    for r in (1, 2, 3):
+        taken.append(commits_this_pass(left, 3, r))
+        left -= taken[-1]
+    assert taken == [3, 3, 2]
+
+
 def test_choose_takes_the_highest_and_the_lowest_position_at_a_tie():
     priority = torch.tensor([[1.0, 3.0, 3.0, 3.0, 9.0], [0.0, 0.0, 0.0, 0.0, 0.0], [-2.0, -1.0, -3.0, -1.0, 0.0]])
     unresolved = torch.tensor([[1, 1, 1, 1, 0], [0, 1, 0, 1, 1], [1, 1, 1, 1, 0]], dtype=torch.bool)
