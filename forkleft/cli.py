@@ -156,6 +156,9 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument(
         "--routes", action="store_true", help="who is right: both, teacher A only, student B only, none"
     )
+    compare.add_argument(
+        "--digits", type=int, default=1, metavar="N", help="behind the point of a percentage (default 1)"
+    )
     shape = compare.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="as JSON")
     shape.add_argument("--markdown", action="store_true", help="as Markdown")

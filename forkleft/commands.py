@@ -199,7 +199,8 @@ def compare(options: argparse.Namespace) -> None:
     """`forkleft compare`."""
     from forkleft.evaluate.compare import compare
 
-    compare(options.a, options.b, routes=options.routes, as_json=options.json, as_markdown=options.markdown)
+    shape = {"digits": options.digits, "as_json": options.json, "as_markdown": options.markdown}
+    compare(options.a, options.b, routes=options.routes, **shape)
 
 
 def paper(options: argparse.Namespace) -> None:

@@ -170,6 +170,11 @@ def test_benchmarks_are_listed_and_results_compared(capsys, tmp_path):
     code, out, _ = run(capsys, "compare", str(tmp_path / "student-block"), str(tmp_path / "student-shifted"), "--json")
     assert code == 0
     assert "lab-chain-2" in out and "lab-choice-2" in out
+    words = ("compare", str(tmp_path / "student-block"), str(tmp_path / "student-shifted"), "--markdown")
+    row = json.loads(out)["rows"][0]
+    for digits in ("1", "2"):
+        code, page, _ = run(capsys, *words, "--digits", digits)
+        assert f"| {100 * row['a']['value']:.{digits}f} (" in page and f"; {row['right_a']}/4) |" in page
 
 
 def test_another_protocol_than_the_benchmark_s(capsys, tmp_path):

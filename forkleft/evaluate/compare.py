@@ -37,6 +37,7 @@ from forkleft.evaluate.statistics import Estimate, clustered_gain, equal_weight_
 _NO_SETTINGS = ("model.fingerprint", "sampler.seed", "sampler.samples")
 # What means the same for a teacher and a student.
 _FOR_ALL_KINDS = ("sampler.max_new_tokens", "model.dtype", "model.device")
+_MOST_DIGITS = 4
 _HEADINGS = ("benchmark", "items", "A", "B", "gain", "only A/B", "p", "Holm p")
 
 
@@ -44,6 +45,7 @@ _HEADINGS = ("benchmark", "items", "A", "B", "gain", "only A/B", "p", "Holm p")
 class Row:
     """Two models on the items of a benchmark that both answered.
 
+    right_a, right_b: right responses, of tries_a and tries_b: one an item, or as many as there are samples.
     only_a, only_b: items that one of them alone got right; with p, None where items have several samples. p: exact
     McNemar, also None where items come in clusters. holm: p corrected for the number of benchmarks tested.
     """
@@ -53,6 +55,10 @@ class Row:
     a: Estimate
     b: Estimate
     gain: Estimate
+    right_a: int
+    right_b: int
+    tries_a: int
+    tries_b: int
     interval: str
     only_a: int | None
     only_b: int | None
@@ -90,24 +96,27 @@ def compare(
     b: str | Path,
     *,
     routes: bool = False,
+    digits: int = 1,
     as_json: bool = False,
     as_markdown: bool = False,
     console: Console | None = None,
 ) -> None:
     """Print the comparison of two folders of results: a table for a person, JSON or Markdown.
 
-    routes: print instead how often teacher (a) and student (b) are right, together and alone. Raises ForkLeftError if
-    there are no results, or they have no items in common.
+    routes: print instead how often teacher (a) and student (b) are right, together and alone. digits: behind the point
+    of a percentage; JSON has all. Raises ForkLeftError if there are no results, or they have no items in common.
     """
+    if not 0 <= digits <= _MOST_DIGITS:
+        raise ForkLeftError(f"digits must be from 0 to {_MOST_DIGITS}, found {digits}")
     found: Any
     if routes:
         counts, notes = compare_routes(a, b)
         found = {"teacher": str(a), "student": str(b), "rows": [asdict(one) for one in counts], "notes": list(notes)}
-        title, heading, table = f"teacher {a}, student {b}", *_route_cells(counts)
+        title, heading, table = f"teacher {a}, student {b}", *_route_cells(counts, digits)
     else:
         comparison = compare_results(a, b)
         found, notes = asdict(comparison), comparison.notes
-        title, heading, table = f"A {a}, B {b}", _HEADINGS, _cells(comparison)
+        title, heading, table = f"A {a}, B {b}", _HEADINGS, _cells(comparison, digits)
     if as_json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
     elif as_markdown:
@@ -123,10 +132,10 @@ def compare_results(a: str | Path, b: str | Path) -> Comparison:
     for name, one, two in pairs:
         scores_a, scores_b, said = _paired_scores(name, one, two)
         notes += said
-        samples = max(_samples(one), _samples(two))
+        samples = _samples(one), _samples(two)
         found.append((name, samples, scores_a, scores_b))
-        if samples > 1 and _samples(one) != _samples(two):
-            notes.append(f"{name}: {_samples(one)} samples an item in A, {_samples(two)} in B")
+        if samples[0] != samples[1]:
+            notes.append(f"{name}: {samples[0]} samples an item in A, {samples[1]} in B")
     notes += _differing_settings(pairs)
     rows = [_row(*one) for one in found]
     tested = [row for row in rows if row.p is not None]
@@ -234,18 +243,26 @@ def _same_items(records_a: Sequence[Record], records_b: Sequence[Record]) -> dic
     return {id_: found[id_] for id_ in asked_a if id_ in found}
 
 
-def _row(name: str, samples: int, scores_a: dict[str, Score], scores_b: dict[str, Score]) -> Row:
-    a, interval = accuracy_of(scores_a, samples)
-    b, _ = accuracy_of(scores_b, samples)
-    if samples > 1:
+def _row(name: str, samples: tuple[int, int], scores_a: dict[str, Score], scores_b: dict[str, Score]) -> Row:
+    a, interval = accuracy_of(scores_a, max(samples))
+    b, _ = accuracy_of(scores_b, max(samples))
+    # A score is the share of an item's samples that are right.
+    right = (
+        round(count * sum(score.value for score in scores.values()))
+        for count, scores in zip(samples, (scores_a, scores_b), strict=True)
+    )
+    tries = (count * len(scores_a) for count in samples)
+    if max(samples) > 1:
         gain = _clustered_gain(scores_a, scores_b)
-        return Row(name, len(scores_a), a, b, gain, interval, only_a=None, only_b=None, p=None, holm=None)
+        return Row(
+            name, len(scores_a), a, b, gain, *right, *tries, interval, only_a=None, only_b=None, p=None, holm=None
+        )
     table = paired_gain(*_verdicts(scores_a, scores_b))
     if clustered(scores_a):
         gain, p = _clustered_gain(scores_a, scores_b), None
     else:
         gain, p = Estimate(table.value, table.low, table.high), mcnemar(table.only_a, table.only_b)
-    return Row(name, len(scores_a), a, b, gain, interval, table.only_a, table.only_b, p, holm=None)
+    return Row(name, len(scores_a), a, b, gain, *right, *tries, interval, table.only_a, table.only_b, p, holm=None)
 
 
 def _clustered_gain(scores_a: dict[str, Score], scores_b: dict[str, Score]) -> Estimate:
@@ -282,37 +299,48 @@ def _differing_settings(pairs: Sequence[tuple[str, Results, Results]]) -> list[s
     return [f"{', '.join(names)}: {told}" for told, names in found.items()]
 
 
-def _percent(estimate: Estimate, sign: str = "") -> str:
-    value, low, high = (format(100 * x, f"{sign}.1f") for x in (estimate.value, estimate.low, estimate.high))
-    return f"{value} ({low}, {high})" if sign else f"{value} ({low}–{high})"
+def _accuracy(estimate: Estimate, digits: int, count: str = "") -> str:
+    value, low, high = (f"{100 * x:.{digits}f}" for x in (estimate.value, estimate.low, estimate.high))
+    return f"{value} ({low}–{high}{count and f'; {count}'})"
+
+
+def _gain(estimate: Estimate, digits: int) -> str:
+    value, low, high = (f"{100 * x:+.{digits}f}" for x in (estimate.value, estimate.low, estimate.high))
+    return f"{value} ({low}, {high})"
 
 
 def _p(value: float | None) -> str:
     return "–" if value is None else "<0.001" if value < 1e-3 else f"{value:.3f}"
 
 
-def _cells(comparison: Comparison) -> list[tuple[str, ...]]:
+def _cells(comparison: Comparison, digits: int) -> list[tuple[str, ...]]:
     rows = []
     for row in comparison.rows:
         # Of bootstrapped intervals the reader should know.
         mark = "" if row.interval == "wilson" else " †"
         alone = "–" if row.only_a is None else f"{row.only_a}/{row.only_b}"
-        figures = (_percent(row.a), _percent(row.b), _percent(row.gain, "+"))
-        rows.append((f"{row.benchmark}{mark}", str(row.items), *figures, alone, _p(row.p), _p(row.holm)))
-    mean = (_percent(comparison.mean_a), _percent(comparison.mean_b), _percent(comparison.mean_gain, "+"))
+        a = _accuracy(row.a, digits, f"{row.right_a}/{row.tries_a}")
+        b = _accuracy(row.b, digits, f"{row.right_b}/{row.tries_b}")
+        gain = _gain(row.gain, digits)
+        rows.append((f"{row.benchmark}{mark}", str(row.items), a, b, gain, alone, _p(row.p), _p(row.holm)))
+    mean = (
+        _accuracy(comparison.mean_a, digits),
+        _accuracy(comparison.mean_b, digits),
+        _gain(comparison.mean_gain, digits),
+    )
     return [*rows, ("mean", "", *mean, "", "", "")]
 
 
-def _route_cells(counts: Sequence[RouteCounts]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def _route_cells(counts: Sequence[RouteCounts], digits: int) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     heading = ("benchmark", "items", "both", "teacher only", "student only", "neither")
     rows = []
     for one in counts:
         four = (one.both, one.teacher_only, one.student_only, one.neither)
-        rows.append((one.benchmark, str(one.items), *(f"{n} ({100 * n / one.items:.1f}%)" for n in four)))
+        rows.append((one.benchmark, str(one.items), *(f"{n} ({100 * n / one.items:.{digits}f}%)" for n in four)))
     return heading, rows
 
 
-_CAPTION = "%, 95% intervals; gain is B minus A on the same items; † clustered bootstrap"
+_CAPTION = "%, 95% interval, right/asked; gain is B minus A on the same items; † clustered bootstrap"
 
 
 def _markdown(title: str, heading: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
@@ -341,7 +369,7 @@ def _print(
 
 def _stacked(row: Sequence[str]) -> list[str]:
     """A row with some of its figures below others: one line of all of them is wider than 80 columns."""
-    name, items, *cells = (cell.replace(" (", "\n").removesuffix(")") for cell in row)
+    name, items, *cells = (cell.replace(" (", "\n").replace("; ", "\n").removesuffix(")") for cell in row)
     if len(row) == len(_HEADINGS):
         a, b, gain, alone, *p = cells
         cells = [a, b, f"{gain}\n{alone}".rstrip("\n"), *p]

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import random
+import re
 from collections import Counter
 
 import numpy as np
@@ -82,6 +83,8 @@ def test_the_table_equals_a_recomputation_from_the_raw_records(two):
         assert row.items == n
         assert row.a.value == pytest.approx(sum(right_a.values()) / n)
         assert row.b.value == pytest.approx(sum(right_b.values()) / n)
+        assert (row.right_a, row.tries_a) == (sum(right_a.values()), n)
+        assert (row.right_b, row.tries_b) == (sum(right_b.values()), n)
         assert row.gain.value == pytest.approx((sum(right_b.values()) - sum(right_a.values())) / n)
         pairs = Counter((right_a[name], right_b[name]) for name in right_a)
         assert (row.only_a, row.only_b) == (pairs[True, False], pairs[False, True])
@@ -130,10 +133,15 @@ def test_several_samples_are_compared_by_their_shares(tmp_path):
     assert row.a.value == pytest.approx(np.mean(shares["a"]))
     assert row.gain.value == pytest.approx(np.mean(shares["b"]) - np.mean(shares["a"]))
     assert (row.only_a, row.p, row.holm, row.interval) == (None, None, None, "clustered bootstrap")
+    raw = {name: sum(one["correct"] for one in lines(tmp_path / name, "aime")) for name in "ab"}
+    assert (row.right_a, row.right_b, row.tries_a, row.tries_b) == (raw["a"], raw["b"], 80, 80)
     with pytest.raises(ForkLeftError, match="aime: routes need one response"):
         compare_routes(tmp_path / "a", tmp_path / "b")
     write_results(tmp_path / "c", "aime", random_verdicts(0, 20, 0.5))
-    assert "aime: 4 samples an item in A, 1 in B" in compare_results(tmp_path / "a", tmp_path / "c").notes
+    found = compare_results(tmp_path / "a", tmp_path / "c")
+    assert "aime: 4 samples an item in A, 1 in B" in found.notes
+    (row,), right = found.rows, sum(one["correct"] for one in lines(tmp_path / "c", "aime"))
+    assert (row.right_a, row.right_b, row.tries_a, row.tries_b) == (raw["a"], right, 80, 20)
 
 
 def test_models_that_are_never_right_are_not_known_to_be_alike_for_sure(tmp_path):
@@ -234,7 +242,8 @@ def test_clusters_that_only_one_copy_tells_count_for_both(tmp_path):
         assert (row.interval, row.p) == ("clustered bootstrap", None)
 
 
-def test_nothing_is_cut_at_80_columns(tmp_path):
+@pytest.mark.parametrize("digits", [1, 2])
+def test_nothing_is_cut_at_80_columns(tmp_path, digits):
     rng = random.Random(3)
     folders = tmp_path / "[red]a", tmp_path / "b"
     for benchmark in BENCHMARKS.values():
@@ -244,7 +253,7 @@ def test_nothing_is_cut_at_80_columns(tmp_path):
             write_results(folder, benchmark.name, {id_: rng.random() < 0.5 for id_ in ids}, clusters=clusters)
     path = tmp_path / "table"
     with path.open("w") as file:
-        compare(*folders, console=Console(file=file, width=80))
+        compare(*folders, digits=digits, console=Console(file=file, width=80))
     text = path.read_text()
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
@@ -255,15 +264,16 @@ def test_nothing_is_cut_at_80_columns(tmp_path):
         start = text.index(f" {row.benchmark}{mark} ")
         told = " ".join(text[start:].splitlines()[:3]).split()
         figures = [str(row.items), f"{row.only_a}/{row.only_b}"]
+        figures += [f"{row.right_a}/{row.items}", f"{row.right_b}/{row.items}"]
         for estimate, sign, comma in ((row.a, "", "–"), (row.b, "", "–"), (row.gain, "+", ", ")):
-            value, low, high = (f"{100 * x:{sign}.1f}" for x in (estimate.value, estimate.low, estimate.high))
+            value, low, high = (f"{100 * x:{sign}.{digits}f}" for x in (estimate.value, estimate.low, estimate.high))
             figures += [value, *f"{low}{comma}{high}".split()]
         assert set(figures) <= set(told)
     largest = next(row for row in rows if row.benchmark == "mmlu")
     assert largest.items == 14042
     assert min(largest.only_a, largest.only_b) > 1000
     with path.open("w") as file:
-        compare(*folders, routes=True, console=Console(file=file, width=80))
+        compare(*folders, routes=True, digits=digits, console=Console(file=file, width=80))
     assert "…" not in path.read_text()
     assert all(one in path.read_text() for one in ("livemathbench-hard", "14042", "teacher only", "student only"))
 
@@ -307,7 +317,8 @@ def test_printed_for_a_person_as_json_and_as_markdown(two, capsys, tmp_path):
     assert len({len(row) for row in table}) == 1
     assert [row[0] for row in table] == ["benchmark", "---", "mt †", "short", "sums", "words", "mean"]
     sums = rows["sums"]
-    assert table[4][2] == f"{100 * sums.a.value:.1f} ({100 * sums.a.low:.1f}–{100 * sums.a.high:.1f})"
+    interval = f"{100 * sums.a.low:.1f}–{100 * sums.a.high:.1f}"
+    assert table[4][2] == f"{100 * sums.a.value:.1f} ({interval}; {sums.right_a}/60)"
     assert table[4][4].startswith(f"{100 * sums.gain.value:+.1f} (")
     assert "**Note.** short: DIFFERENT ITEM SETS, 2 in A and 1 in B" in page
     path = tmp_path / "table"
@@ -315,8 +326,25 @@ def test_printed_for_a_person_as_json_and_as_markdown(two, capsys, tmp_path):
         compare(a, b, console=Console(file=file, width=80))
     text = path.read_text()
     for row in table[2:]:
-        assert all(part in text for cell in row for part in cell.removesuffix(")").split(" ("))
+        assert all(part in text for cell in row for part in re.split(r" \(|; ", cell.removesuffix(")")))
     assert "! short: DIFFERENT ITEM SETS" in text
+
+
+def test_as_many_digits_as_are_asked_for(tmp_path, capsys):
+    write_results(tmp_path / "a", "sums", {f"q{k}": k < 369 for k in range(800)})
+    write_results(tmp_path / "b", "sums", {f"q{k}": k < 370 for k in range(800)})
+    cells = {}
+    for digits in (0, 1, 2):
+        compare(tmp_path / "a", tmp_path / "b", digits=digits, as_markdown=True)
+        cells[digits] = capsys.readouterr().out.splitlines()[4].split(" | ")
+    assert [cells[digits][2].split(" ")[0] for digits in (0, 1, 2)] == ["46", "46.1", "46.12"]
+    assert [cells[digits][4].split(" ")[0] for digits in (0, 1, 2)] == ["+0", "+0.1", "+0.12"]
+    assert cells[2][2:4] == ["46.12 (42.70–49.59; 369/800)", "46.25 (42.82–49.71; 370/800)"]
+    compare(tmp_path / "a", tmp_path / "b", routes=True, digits=2, as_markdown=True)
+    assert "| 369 (46.12%) | 0 (0.00%) | 1 (0.12%) | 430 (53.75%) |" in capsys.readouterr().out
+    for digits in (-1, 5):
+        with pytest.raises(ForkLeftError, match=f"digits must be from 0 to 4, found {digits}"):
+            compare(tmp_path / "a", tmp_path / "b", digits=digits)
 
 
 def test_lab_models_from_evaluation_to_table(tmp_path):
