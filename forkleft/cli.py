@@ -129,6 +129,8 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--list", action="store_true", help="list the benchmarks, and whether their data is at hand")
     _model_arguments(evaluate, required=False)
     evaluate.add_argument("--ar", action="store_true", help="the model is autoregressive: a teacher, a reference")
+    told = "with --ar, over several devices: auto, balanced … (default: on --device alone)"
+    evaluate.add_argument("--device-map", metavar="MAP", help=told)
     evaluate.add_argument("--benchmark", nargs="+", action="extend", metavar="NAME", help="gsm8k, mmlu, lab-chain-4 …")
     evaluate.add_argument(
         "--output", type=Path, metavar="FOLDER", help="for the results; what is there is gone on with"

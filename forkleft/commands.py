@@ -160,6 +160,8 @@ def evaluate(options: argparse.Namespace) -> None:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else "forkleft eval --list names all"
             raise ForkLeftError(f"there is no benchmark {name!r}; {hint}")
+    if options.device_map is not None and (options.device is not None or not options.ar):
+        raise ForkLeftError("--device-map spreads the model of --ar over devices; it goes with --ar, without --device")
     chosen = [known[name] for name in options.benchmark]
     if options.protocol is not None:
         chosen = [replace(one, protocol=options.protocol) for one in chosen]
@@ -179,7 +181,13 @@ def evaluate(options: argparse.Namespace) -> None:
         source = HubData(source, (options.subset,), options.split or HubData.split)
     items = [lab_items(one) if one.made else load_benchmark(one, source) for one in chosen]
     _hide_loading_bars()
-    model = load_evaluated(options.model, autoregressive=options.ar, batch_size=options.batch_size, **_loading(options))
+    model = load_evaluated(
+        options.model,
+        autoregressive=options.ar,
+        device_map=options.device_map,
+        batch_size=options.batch_size,
+        **_loading(options),
+    )
     settings = Settings(
         samples=options.samples,
         temperature=options.temperature,

@@ -177,6 +177,28 @@ def test_benchmarks_are_listed_and_results_compared(capsys, tmp_path):
         assert f"| {100 * row['a']['value']:.{digits}f} (" in page and f"; {row['right_a']}/4) |" in page
 
 
+def test_a_teacher_in_another_precision_over_several_devices(capsys, tmp_path, monkeypatch):
+    """There is one device here; that all weights of a map come together is tested with load_teacher."""
+    from transformers import AutoModelForCausalLM
+
+    asked, load = [], AutoModelForCausalLM.from_pretrained
+    monkeypatch.setattr(
+        AutoModelForCausalLM, "from_pretrained", lambda *names, **told: asked.append(told) or load(*names, **told)
+    )
+    words = ("eval", "--model", "lab:teacher-weak", "--benchmark", "lab-chain-2", "--limit", "4", "--output")
+    spread = ("--ar", "--device-map", "auto", "--dtype", "bfloat16")
+    code, _, err = run(capsys, *words, str(tmp_path / "a"), *spread)
+    assert code == 0, err
+    assert (asked[0]["device_map"], str(asked[0]["dtype"])) == ("auto", "torch.bfloat16")
+    told = json.loads((tmp_path / "a" / "lab-chain-2" / "summary.json").read_text())["configuration"]["model"]
+    assert told["dtype"] == "bfloat16"
+    code, _, err = run(capsys, *words, str(tmp_path / "b"), "--ar", "--device-map", "somewhere")
+    assert (code, "found somewhere" in err) == (2, True)
+    for wrong in (spread[1:], (*spread, "--device", "cpu")):
+        code, _, err = run(capsys, *words, str(tmp_path / "c"), *wrong)
+        assert (code, "it goes with --ar, without --device" in err) == (2, True)
+
+
 def test_another_protocol_than_the_benchmark_s(capsys, tmp_path):
     words = ("eval", "--model", "lab:student-block", "--limit", "4", "--device", "cpu", "--batch-size", "4")
     choices = (*words, "--benchmark", "lab-choice-2", "--output")

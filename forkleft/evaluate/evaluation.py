@@ -114,10 +114,13 @@ def load_evaluated(
     chat_template: str | Path | None = None,
     dtype: torch.dtype = torch.float32,
     device: str | torch.device | None = None,
+    device_map: str | None = None,
     batch_size: int = 32,
     trust_remote_code: bool = False,
 ) -> Evaluated:
     """A diffusion model as `load_student` loads it or, where the user says so, an autoregressive one as `load_teacher`.
+
+    device_map: for an autoregressive model, over several devices instead of on `device`: auto, as in Transformers.
 
     Raises ForkLeftError if it cannot be loaded, or is of the other kind.
     """
@@ -142,9 +145,10 @@ def load_evaluated(
         path_or_hub_id,
         chat_template=chat_template,
         dtype=dtype,
-        device=device,
+        device=device if device_map is None else None,
         batch_size=batch_size,
         trust_remote_code=trust_remote_code,
+        **({} if device_map is None else {"device_map": device_map}),
     )
     kinds = {kind for record in RECORDS.values() for kind in record.model_types}
     if noted is not None or teacher.model.config.model_type in kinds:

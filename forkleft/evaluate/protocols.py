@@ -261,8 +261,7 @@ def _masked_slot(
 def _causal_slot(teacher: Teacher, asked: list[list[int]], response: list[int]) -> torch.Tensor:
     """log p over the vocabulary at the last place of the response: (B, V)."""
     hidden = teacher.hidden([Asked(prompt, response, [len(response) - 1]) for prompt in asked])
-    weight_VD = teacher.head_weight
-    logits_BV = torch.cat(hidden).to(weight_VD.device, weight_VD.dtype) @ weight_VD.T
+    logits_BV = teacher.head_logits(torch.cat(hidden))
     return logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32)).log_softmax(-1)
 
 

@@ -57,6 +57,14 @@ class Teacher:
         """`weight_VE` of the output head."""
         return self.model.get_output_embeddings().weight
 
+    def head_logits(self, hidden_SE: torch.Tensor) -> torch.Tensor:
+        """`logits_SV`: hidden states times the output head."""
+        weight_VE = self.head_weight
+        if weight_VE.is_meta:
+            # A device map left it in other memory, from which Accelerate fetches it when the head is called.
+            return self.model.get_output_embeddings()(hidden_SE)
+        return hidden_SE.to(weight_VE.device, weight_VE.dtype) @ weight_VE.T
+
     def place(self, device: torch.device) -> None:
         """Move the model to a device, unless it was loaded onto several, or in a quantised form that stays put."""
         if not hasattr(self.model, "hf_device_map") and not getattr(self.model, "is_quantized", False):
@@ -178,6 +186,5 @@ class Teacher:
                 f"the logits of the teacher ({type(self.model).__name__}) are not finite; its weights are damaged, or "
                 "overflow in this dtype: try float32 or another checkpoint"
             )
-        weight_VE = self.head_weight
-        own_V = (hidden_E.to(weight_VE.device, weight_VE.dtype) @ weight_VE.T).float().to(logits_V.device)
+        own_V = self.head_logits(hidden_E).float().to(logits_V.device)
         return bool((own_V - logits_V).abs().max() <= 2e-2 * logits_V.abs().max())

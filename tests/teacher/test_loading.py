@@ -9,6 +9,7 @@ from tiny import FAMILIES, tiny_student
 from forkleft.errors import ForkLeftError
 from forkleft.students import convert, load_student
 from forkleft.teacher.loading import load_teacher
+from forkleft.teacher.local import Asked
 
 QUESTION = [{"role": "user", "content": "1+1"}]
 
@@ -83,3 +84,23 @@ def test_a_chat_template_can_be_given(tmp_path):
     assert load_teacher(tmp_path).stop_ids == (END,)
     teacher = load_teacher(tmp_path, chat_template="{{ messages[0].content }}<|im_end|>")
     assert teacher.stop_ids == (TURN_END, END) and teacher.identity != load_teacher(tmp_path).identity
+
+
+def test_a_teacher_spread_over_memories_answers_as_a_whole_one(tmp_path):
+    """Without several devices: parts on the disk, among them the head, which are fetched when they are called."""
+    write_autoregressive(tmp_path, tied=False)
+    whole = load_teacher(tmp_path)
+    parts = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu"}
+    spread = load_teacher(
+        tmp_path,
+        device_map=parts | {"model.layers.1": "disk", "lm_head": "disk"},
+        offload_folder=tmp_path / "offloaded",
+        device="cpu",
+    )
+    assert spread.head_weight.is_meta
+    ours, theirs = (one.answers([QUESTION], max_new_tokens=4) for one in (spread, whole))
+    assert ours == theirs
+    asked = [Asked([5, 6], [7, 8, 9], [0, 2])]
+    (ours_SE,), (theirs_SE,) = (one.hidden(asked) for one in (spread, whole))
+    assert torch.equal(ours_SE, theirs_SE)
+    assert torch.allclose(spread.head_logits(ours_SE), whole.head_logits(theirs_SE), atol=1e-5)
