@@ -22,7 +22,7 @@ from forkleft.students.student import Student
 from forkleft.teacher import Answer, AnswerCache, Teacher, cached_answers
 from forkleft.teacher.answers import Answerer
 from forkleft.teacher.local import Asked
-from forkleft.verify import verify_batch
+from forkleft.verify import Judgement, judge_batch
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,17 +56,28 @@ class Clock:
 
 
 @dataclass(frozen=True)
+class Verified:
+    """What the verifier had to do with a question. extracted: the final answer that it found in a response, if any."""
+
+    expected: str
+    extracted: str | None
+    teacher_answer: Answer
+    teacher_extracted: str | None
+
+
+@dataclass(frozen=True)
 class Collected:
     """A batch, ready to be learned from; one entry for each example. `cut`: whether its reference was too long."""
 
     lessons: list[Lesson]
     trajectories: list[Trajectory]
+    verified: list[Verified]
     cut: list[bool]
 
     def split(self, sizes: Sequence[int]) -> list["Collected"]:
         """The same in parts."""
         ends = list(accumulate(sizes))
-        columns = (self.lessons, self.trajectories, self.cut)
+        columns = (self.lessons, self.trajectories, self.verified, self.cut)
         return [
             Collected(*(column[end - size : end] for column in columns)) for size, end in zip(sizes, ends, strict=True)
         ]
@@ -84,7 +95,7 @@ class Collector:
         self.student, self.teacher, self.answerer, self.cache, self.config = student, teacher, answerer, cache, config
         self.settings = config.objective_settings()
         # The teacher's answer to a question stays the same, and so does its verdict.
-        self._teacher_right: dict[tuple[str, str], bool] = {}
+        self._teacher_judgements: dict[tuple[str, str], Judgement] = {}
 
     def write(self, examples: Sequence[Example], *, update: int) -> list[Trajectory]:
         """The student's responses, in the order of training. `update` keys what is random in it."""
@@ -112,8 +123,12 @@ class Collector:
         with clock.phase("verify"):
             expected = [example.answer for example in examples]
             written = [trajectory.text for trajectory in trajectories]
-            student_right = verify_batch(written, expected, config.verifier, letters=config.letters)
-            teacher_right = self._teacher_verdicts([answer.text for answer in answers], expected)
+            ours = judge_batch(written, expected, config.verifier, letters=config.letters)
+            theirs = self._judge_teacher([answer.text for answer in answers], expected)
+            verified = [
+                Verified(example.answer, one.extracted, answer, other.extracted)
+                for example, one, answer, other in zip(examples, ours, answers, theirs, strict=True)
+            ]
         references = [self._reference(one, answer) for one, answer in zip(examples, answers, strict=True)]
         lessons = []
         for k, example in enumerate(examples):
@@ -121,26 +136,27 @@ class Collector:
                 id=example.id,
                 prompt=prompt_ids(self.student.tokenizer, example.messages),
                 response=trajectories[k].tokens,
-                student_right=student_right[k],
-                teacher_right=teacher_right[k],
+                student_right=ours[k].correct,
+                teacher_right=theirs[k].correct,
                 reference=references[k][0],
             )
             lessons.append(plan(question, self.settings, stop_ids, seed=config.seed, update=update))
         with clock.phase("teacher"):
             lessons = self._taught(examples, lessons)
-        return Collected(lessons, trajectories, [cut for _, cut in references])
+        return Collected(lessons, trajectories, verified, [cut for _, cut in references])
 
-    def _teacher_verdicts(self, texts: list[str], expected: list[str]) -> list[bool]:
+    def _judge_teacher(self, texts: list[str], expected: list[str]) -> list[Judgement]:
         pairs = list(zip(texts, expected, strict=True))
-        new = list(dict.fromkeys(pair for pair in pairs if pair not in self._teacher_right))
-        verdicts = verify_batch(
+        known = self._teacher_judgements
+        new = list(dict.fromkeys(pair for pair in pairs if pair not in known))
+        judged = judge_batch(
             [text for text, _ in new],
             [answer for _, answer in new],
             self.config.verifier,
             letters=self.config.letters,
         )
-        self._teacher_right |= zip(new, verdicts, strict=True)
-        return [self._teacher_right[pair] for pair in pairs]
+        known |= zip(new, judged, strict=True)
+        return [known[pair] for pair in pairs]
 
     def _reference(self, example: Example, answer: Answer) -> tuple[list[int] | None, bool]:
         """The ids of the reference with the student's stop id, if that fits the budget, and whether it was cut.

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from forkleft.collection import Collected
+from forkleft.collection import Collected, Verified
 from forkleft.objective.lessons import Lesson, ObjectiveSettings
 from forkleft.objective.readouts import Reading, prefix_hidden
 from forkleft.rollout import Trajectory
@@ -29,33 +29,48 @@ def traces(
     options = {"geometry": settings.geometry, "attention": settings.attention}
     hidden_SD = prefix_hidden(student, readings, budget=settings.budget, **options)
     parts = hidden_SD.split([len(one.selected) for one in collected.lessons])
+    questions = zip(collected.lessons, collected.trajectories, collected.verified, collected.cut, strict=True)
     return [
-        _row(student, teacher, lesson, trajectory, part_SD, step)
-        for lesson, trajectory, part_SD in zip(collected.lessons, collected.trajectories, parts, strict=True)
+        {"step": step} | _question(student, *question) | _positions(student, teacher, question[0], part_SD)
+        for question, part_SD in zip(questions, parts, strict=True)
     ]
 
 
-def _row(
-    student: Student, teacher: Teacher, lesson: Lesson, trajectory: Trajectory, hidden_SD: torch.Tensor, step: int
+def _question(
+    student: Student, lesson: Lesson, trajectory: Trajectory, verified: Verified, cut: bool
 ) -> dict[str, Any]:
+    """What was asked, what both models and the reference answer, and how that was judged."""
     tokenizer, question = student.tokenizer, lesson.question
-    row = {
-        "step": step,
+    return {
         "id": question.id,
         "route": str(lesson.route),
-        "student_right": question.student_right,
-        "teacher_right": question.teacher_right,
         "prompt": tokenizer.decode(question.prompt),
+        "expected": verified.expected,
+        "student_right": question.student_right,
+        "student_extracted": verified.extracted,
+        "teacher_right": question.teacher_right,
+        "teacher_extracted": verified.teacher_extracted,
+        "teacher_answer": verified.teacher_answer.text,
+        "teacher_stopped": verified.teacher_answer.stopped,
+        "reference": None if question.reference is None else tokenizer.decode(question.reference),
+        "reference_cut": cut,
         "tokens": [tokenizer.decode([i]) for i in trajectory.tokens],
         "commit_pass": trajectory.commit_pass,
         "entropy": trajectory.entropy,
         "confidence": trajectory.confidence,
         "stopped": trajectory.stopped,
+    }
+
+
+def _positions(student: Student, teacher: Teacher, lesson: Lesson, hidden_SD: torch.Tensor) -> dict[str, Any]:
+    """The supervised positions, and what both models would have written there."""
+    tokenizer = student.tokenizer
+    row = {
         "positions": lesson.selected,
         "student_alternatives": _alternatives(student.logits(hidden_SD), tokenizer),
         "teacher_alternatives": None,
     }
-    if lesson.teacher_hidden_SE is not None and lesson.taught == (question.response, lesson.selected):
+    if lesson.teacher_hidden_SE is not None and lesson.taught == (lesson.question.response, lesson.selected):
         weight_VE = teacher.head_weight
         logits_SV = (lesson.teacher_hidden_SE.to(weight_VE.device, weight_VE.dtype) @ weight_VE.T).float()
         excluded = student.excluded_V.nonzero().flatten().to(logits_SV.device)

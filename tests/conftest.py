@@ -16,7 +16,7 @@ def own_verifier(monkeypatch):
     """Runs with scripted verdicts (`trainer_runs.py`) give the trainer another verifier; the next test has its own."""
     from forkleft import collection
 
-    monkeypatch.setattr(collection, "verify_batch", collection.verify_batch)
+    monkeypatch.setattr(collection, "judge_batch", collection.judge_batch)
 
 
 @pytest.fixture(scope="session")

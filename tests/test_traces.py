@@ -3,7 +3,7 @@ import json
 import torch
 from naive import prefix_log_probs, teacher_log_probs
 from tiny import plain_copy
-from trainer_runs import make_trainer
+from trainer_runs import ROWS, make_trainer
 
 
 def test_traces_show_how_a_response_came_about_and_what_both_models_would_say(tmp_path):
@@ -14,7 +14,16 @@ def test_traces_show_how_a_response_came_about_and_what_both_models_would_say(tm
     rows = [json.loads(line) for line in (tmp_path / "traces.jsonl").read_text().splitlines()]
     assert len(rows) == 4
     assert {row["route"] for row in rows} == {"CE", "LEFTOPD", "GOLD", "EXCLUDE"}
+    answers = [json.loads(line)["text"] for line in (tmp_path / "teacher_answers.jsonl").read_text().splitlines()]
     for row in rows:
+        # Why it is on its route: what was expected, written, found in it, and what would have been taught instead.
+        assert row["expected"] == next(one["answer"] for one in ROWS if one["id"] == row["id"])
+        assert row["teacher_answer"] in answers
+        assert row["teacher_extracted"] == f"teacher: {row['teacher_answer'][:4]}"
+        text = "".join(token for token in row["tokens"] if token != "<stop>")
+        assert row["student_extracted"] == f"student: {text[:4]}"
+        assert row["teacher_stopped"] in (True, False)
+        assert (row["reference"], row["reference_cut"]) == ("xyz#5<stop>", False)
         prompt = tokenizer.encode(row["prompt"])
         response = [tokenizer.convert_tokens_to_ids(token) for token in row["tokens"]]
         assert len(response) == len(row["commit_pass"]) == len(row["entropy"]) == len(row["confidence"])

@@ -20,6 +20,7 @@ from forkleft import checkpoints, collection
 from forkleft.config import ForkLeftConfig
 from forkleft.teacher import Teacher
 from forkleft.trainer import ForkLeftTrainer
+from forkleft.verify import Judgement
 
 ROWS = [{"id": f"q{k}", "question": f"a{k}b{k % 3}", "answer": str(k % 4), "solution": "xyz#5"} for k in range(12)]
 SETTINGS = {
@@ -45,13 +46,16 @@ SETTINGS = {
 def scripted_verdicts(student_right, teacher_right):
     """A verifier whose verdicts follow the answers: random models are never right."""
 
-    def verify_batch(responses, answers, kind, *, letters):
-        verify_batch.calls += 1
-        right = student_right if verify_batch.calls % 2 else teacher_right
-        return [right(answer) for answer in answers]
+    def judge_batch(responses, answers, kind, *, letters):
+        judge_batch.calls += 1
+        who, right = ("student", student_right) if judge_batch.calls % 2 else ("teacher", teacher_right)
+        return [
+            Judgement(right(answer), f"{who}: {response[:4]}")
+            for response, answer in zip(responses, answers, strict=True)
+        ]
 
-    verify_batch.calls = 0
-    return verify_batch
+    judge_batch.calls = 0
+    return judge_batch
 
 
 # Whether the student, and whether the teacher, is right, by the expected answer.
@@ -65,7 +69,7 @@ VERDICTS = {
 
 def make_trainer(output, *, rows=ROWS, verdicts="all-routes", dtype=torch.float32, lora=False, **changes):
     # The verifier of the trainer's module sees the students' responses, then the teacher's, in every batch.
-    collection.verify_batch = scripted_verdicts(*VERDICTS[verdicts])
+    collection.judge_batch = scripted_verdicts(*VERDICTS[verdicts])
     tokenizer = tiny_tokenizer()
     settings = changes.pop("trainer", {})
     if lora:
