@@ -80,6 +80,7 @@ def model_card(
             "| --- | --- |",
             *(f"| {name} | {value} |" for name, value in values.items()),
             "",
+            *_warnings(state),
             *_use(config, hub_id),
             *(_merge(base, config, hub_id) if adapters else []),
         ]
@@ -122,6 +123,12 @@ def _merge(base: str, config: ForkLeftConfig, hub_id: str | None) -> list[str]:
 def _quoted(text: str) -> str:
     """A text as Python reads it, in double quotes."""
     return json.dumps(text, ensure_ascii=False)
+
+
+def _warnings(state: TrainerState) -> list[str]:
+    """What the run warned of."""
+    lines = [f"- Update {row['step']}: {row['text']}." for row in state.log_history if "warning" in row]
+    return ["The run warned:", "", *lines, ""] if lines else []
 
 
 def _public_name(source: str) -> str | None:

@@ -14,13 +14,14 @@ from forkleft.objective.update import Record
 
 @dataclass(frozen=True)
 class Observation:
-    """What an update did with one question."""
+    """What an update did with one question. empty: the response ended before it said anything."""
 
     record: Record
     student_right: bool
     teacher_right: bool
     tokens: int
     stopped: bool
+    empty: bool
     reference_cut: bool
 
 
@@ -51,6 +52,7 @@ def summarise(seen: Sequence[Observation]) -> dict[str, float]:
     put("eos_kl", [record.eos_kl for record in kept if record.eos_kl is not None])
     put("response_tokens", [one.tokens for one in seen])
     put("stopped", [one.stopped for one in seen])
+    put("empty", [one.empty for one in seen])
     metrics["references_cut"] = sum(one.reference_cut for one in seen)
     return metrics
 

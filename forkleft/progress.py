@@ -219,6 +219,11 @@ class ProgressLine(TrainerCallback):
             f"{logs['taught']} of {logs['questions']} taught by the teacher"
         )
 
+    def warn(self, text: str) -> None:
+        """Tell something that a person should look at."""
+        # A log has it on one line; a terminal breaks lines between words.
+        self.console.print(Text(text, style="yellow"), soft_wrap=not self.console.is_terminal)
+
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:

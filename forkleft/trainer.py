@@ -36,6 +36,7 @@ from forkleft.resumption import decisive
 from forkleft.rollout import Trajectory, decoding_of, write
 from forkleft.saving import SavingTrainer
 from forkleft.sharing import answer_calls, gathered
+from forkleft.signs import signs
 from forkleft.students import Student, save_student
 from forkleft.students.adapters import note_base
 from forkleft.students.loading import write_sidecar
@@ -228,11 +229,12 @@ class ForkLeftTrainer(SavingTrainer):
             self._observed.append(
                 Observation(
                     record,
-                    question.student_right,
-                    question.teacher_right,
-                    len(trajectory.tokens),
-                    trajectory.stopped,
-                    cut,
+                    student_right=question.student_right,
+                    teacher_right=question.teacher_right,
+                    tokens=len(trajectory.tokens),
+                    stopped=trajectory.stopped,
+                    empty=trajectory.stopped and not trajectory.text.strip(),
+                    reference_cut=cut,
                 )
             )
 
@@ -269,6 +271,25 @@ class ForkLeftTrainer(SavingTrainer):
         # The summary of a whole training is no step of it; a run that was resumed would have several.
         if self.is_world_process_zero() and "train_runtime" not in logs:
             self.metrics_file.write({"step": self.state.global_step} | logs)
+        if "loss" in logs:
+            self._warn()
+
+    def _warn(self) -> None:
+        """Say once, here and in metrics.jsonl, what the log shows of a teaching that does not work.
+
+        It is kept in the log, which a checkpoint holds and every process has: a resumed run repeats and loses nothing.
+        """
+        history, step = self.state.log_history, self.state.global_step
+        known = {row["warning"] for row in history if "warning" in row}
+        if self.args.supervision != "routed":
+            # Routes are counted then, but decide nothing.
+            known.add("one_route")
+        for name, text in signs([row for row in history if "loss" in row], known).items():
+            row = {"step": step, "warning": name, "text": text}
+            history.append(row)
+            if self.is_world_process_zero():
+                self.metrics_file.write(row)
+                self.progress.warn(f"update {step}  warning: {text}")
 
     # Evaluation.
 

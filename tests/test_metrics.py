@@ -8,11 +8,10 @@ from forkleft.objective.routes import Route
 from forkleft.objective.update import Record
 
 
-def seen(route, *, retained=True, tokens=10, stopped=True, cut=False, **numbers):
+def seen(route, *, retained=True, tokens=10, stopped=True, empty=False, cut=False, **numbers):
     record = Record("q", route, retained, **numbers)
-    return Observation(
-        record, route in (Route.CE, Route.EXCLUDE), route in (Route.CE, Route.LEFTOPD), tokens, stopped, cut
-    )
+    right = {"student_right": route in (Route.CE, Route.EXCLUDE), "teacher_right": route in (Route.CE, Route.LEFTOPD)}
+    return Observation(record, **right, tokens=tokens, stopped=stopped, empty=empty, reference_cut=cut)
 
 
 def test_means_by_route_question_and_position():
@@ -21,7 +20,7 @@ def test_means_by_route_question_and_position():
             seen(Route.CE, content=1.0, rank=0.5, pairs=2, contrast=(0.0, 1.0), left_entropy=(2.0,)),
             seen(Route.CE, content=3.0, rank=1.5, pairs=4, contrast=(2.0,), tokens=20, stopped=False),
             seen(Route.LEFTOPD, content=5.0, kl=(1.0, 2.0), eos_kl=2.0, cut=True),
-            seen(Route.EXCLUDE, retained=False),
+            seen(Route.EXCLUDE, retained=False, empty=True),
         ]
     )
     assert metrics["route_ce"] == 2
@@ -38,6 +37,7 @@ def test_means_by_route_question_and_position():
     assert metrics["student_accuracy"] == metrics["teacher_accuracy"] == 0.75
     assert metrics["response_tokens"] == 12.5
     assert metrics["stopped"] == 0.75
+    assert metrics["empty"] == 0.25
     assert metrics["references_cut"] == 1
 
 

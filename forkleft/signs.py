@@ -1,0 +1,127 @@
+"""Signs that teaching is not working: rules over the rows of metrics.jsonl, each with what to do.
+
+Most rules look at the newest rows that hold enough questions together, so that they see a run that starts badly as well
+as one that breaks down later. A rule gives None, or a text for a person.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from statistics import mean, variance
+
+Row = Mapping[str, float]
+
+# Fewer questions than this may all be of a kind by chance.
+_QUESTIONS = 96
+_MOST = 0.5
+# A share of cut references that spoils what the others teach.
+_REFERENCES_CUT = 0.1
+# Right by chance, as a teacher is whose answers the verifier cannot read.
+_BY_CHANCE = 0.02
+# KL is noisy from update to update: so many updates, and so many rows, before its thirds are compared.
+_KL_UPDATES, _KL_ROWS = 40, 12
+# A gain in accuracy by more than this is learning, whatever KL does: what is still taught then is the harder part.
+_GAIN = 0.05
+
+_ROUTES = {
+    "route_ce": "both models are right on all of the last {count} questions, so that the teacher has nothing to teach: "
+    "take harder questions",
+    "route_leftopd": "the teacher is right on all of the last {count} questions and the student on none: if its "
+    "answers look right in traces.jsonl (trace_steps: 10), the verifier does not find them, mend prompt_template or "
+    "verifier; else let it write with more passes, or start with easier questions",
+    "route_gold": "neither model is right on any of the last {count} questions, so that only references teach: look at "
+    "traces.jsonl (trace_steps: 10), mend prompt_template or verifier if answers are right there, or take easier "
+    "questions",
+    "route_exclude": "only the student is right, on all of the last {count} questions, so that no update changes "
+    "anything: take a stronger teacher, or look in traces.jsonl (trace_steps: 10) at why its answers count as wrong",
+}
+
+
+def signs(rows: Sequence[Row], known: Collection[str] = ()) -> dict[str, str]:
+    """The signs that the rows of updates show, by name; those that are known are not looked for again."""
+    found = {name: rule(rows) for name, rule in RULES.items() if name not in known}
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def responses_unfinished(rows: Sequence[Row]) -> str | None:
+    """Most responses are empty, or were cut at the budget."""
+    recent, count = _recent(rows)
+    empty, cut = _mean(recent, "empty"), 1 - _mean(recent, "stopped")
+    if not recent or empty + cut <= _MOST:
+        return None
+    return (
+        f"of the last {count} responses {empty:.0%} are empty and {cut:.0%} were cut: if they are cut in "
+        "mid-sentence, raise max_new_tokens; else the student does not know this form of question, check its chat "
+        "template, family and mask token (forkleft generate shows what it writes)"
+    )
+
+
+def references_cut(rows: Sequence[Row]) -> str | None:
+    """References are longer than the budget."""
+    recent, count = _recent(rows)
+    cut = sum(row["references_cut"] for row in recent)
+    if not recent or cut <= _REFERENCES_CUT * count:
+        return None
+    return (
+        f"of the last {count} questions {cut} have a reference that was cut, which teaches neither the answer nor "
+        "where to stop: raise max_new_tokens, or leave those questions out"
+    )
+
+
+def one_route(rows: Sequence[Row]) -> str | None:
+    """All questions are on one route."""
+    recent, count = _recent(rows)
+    whole = [name for name in _ROUTES if recent and sum(row[name] for row in recent) == count]
+    return _ROUTES[whole[0]].format(count=count) if whole else None
+
+
+def teacher_wrong(rows: Sequence[Row]) -> str | None:
+    """The teacher is never right, or hardly ever."""
+    recent, count = _recent(rows)
+    right = round(count * _mean(recent, "teacher_accuracy"))
+    if not recent or right > _BY_CHANCE * count:
+        return None
+    return (
+        f"the teacher is right on {right} of the last {count} questions: look at its answers in traces.jsonl "
+        "(trace_steps: 10); if they are right, mend verifier or prompt_template; if they are cut, raise "
+        "teacher_max_new_tokens; else take easier questions or a stronger teacher"
+    )
+
+
+def kl_not_falling(rows: Sequence[Row]) -> str | None:
+    """KL to the teacher has not fallen by more than its noise, and the student is not right more often either."""
+    taught = [row for row in rows if "kl" in row]
+    if len(taught) < _KL_ROWS or taught[-1]["step"] - taught[0]["step"] < _KL_UPDATES:
+        return None
+    third = len(taught) // 3
+    first, last = taught[:third], taught[-third:]
+    before, after = ([row["kl"] for row in part] for part in (first, last))
+    fall, noise = mean(before) - mean(after), math.sqrt((variance(before) + variance(after)) / third)
+    gain = _mean(last, "student_accuracy") - _mean(first, "student_accuracy")
+    if fall > noise or gain > _GAIN:
+        return None
+    return (
+        f"KL to the teacher is not falling: {mean(before):.3g} nats over updates {first[0]['step']} to "
+        f"{first[-1]['step']}, {mean(after):.3g} over updates {last[0]['step']} to {last[-1]['step']}, with a noise of "
+        f"{noise:.2g}, and the student is not right more often: raise learning_rate, or lower it if the loss jumps; "
+        "more questions an update or a larger rho make both steadier"
+    )
+
+
+RULES: dict[str, Callable[[Sequence[Row]], str | None]] = {
+    rule.__name__: rule for rule in (responses_unfinished, references_cut, one_route, teacher_wrong, kl_not_falling)
+}
+
+
+def _recent(rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
+    """The newest rows that together have enough questions, and how many those are; no rows if there are too few."""
+    count = 0
+    for start in reversed(range(len(rows))):
+        count += rows[start]["questions"]
+        if count >= _QUESTIONS:
+            return rows[start:], count
+    return [], 0
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    """Over the questions of all rows."""
+    return sum(row[name] * row["questions"] for row in rows) / (sum(row["questions"] for row in rows) or 1)
