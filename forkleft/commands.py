@@ -63,7 +63,8 @@ def train(options: argparse.Namespace) -> None:
 
         trainer = runs.train(*recipes.recipe_of(said), said)
         if trainer.is_world_process_zero():
-            print(f"{trainer.args.output_dir}: the model, its card, metrics.jsonl and the checkpoints that were kept")
+            left = "the model, its card, metrics.jsonl, curves.png and the checkpoints that were kept"
+            print(f"{trainer.args.output_dir}: {left}")
 
 
 def answer(options: argparse.Namespace) -> None:

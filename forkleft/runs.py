@@ -22,6 +22,7 @@ from forkleft.jsonl import read_jsonl
 from forkleft.lab.questions import HELD_OUT_SETS, held_out, training_stream
 from forkleft.progress import Meter
 from forkleft.recipes import API_KEY, Recipe, recipe_page
+from forkleft.report.curves import draw_curves
 from forkleft.students import Student, load_student
 from forkleft.students.adapters import no_peft
 from forkleft.teacher import AnswerCache, AnswerServer, Teacher, cached_answers, load_teacher
@@ -72,6 +73,8 @@ def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> Fo
             **settings,
         )
         trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
+        if trainer.is_world_process_zero():
+            draw_curves(trainer.metrics_file.path, folder.path / "curves.png")
     return trainer
 
 

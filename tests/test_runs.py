@@ -25,7 +25,7 @@ def test_a_recipe_trains_and_its_result_loads_as_a_student(tmp_path, capsys):
     assert main(["answer", *words[1:]]) == 0
     assert "4 questions, 4 answered right (100.0%); 4 new answers in" in " ".join(capsys.readouterr().out.split())
     assert main(words) == 0
-    assert {"metrics.jsonl", "traces.jsonl", "README.md", "config.json", "checkpoint-1"} <= {
+    assert {"metrics.jsonl", "curves.png", "traces.jsonl", "README.md", "config.json", "checkpoint-1"} <= {
         path.name for path in output.iterdir()
     }
     kept = (output / "recipe.yaml").read_text()

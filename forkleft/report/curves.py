@@ -1,7 +1,11 @@
 """The curves of a training run, from its metrics.jsonl."""
 
 import json
+import re
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -14,19 +18,33 @@ _ROUTES = {
 }
 _INK, _STUDENT, _TEACHER = "#222222", "#D55E00", "#0072B2"
 _SMOOTHED = 9
+_MARKERS = "Dosv^"
+_EVALUATION = re.compile(r"eval_(?:(.+)_)?accuracy")
 
 
 def draw_curves(metrics: Path, picture: Path) -> None:
-    """Draw accuracy of the rollouts, shares of the routes, and losses over the updates."""
-    rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-    rows = [row for row in rows if "loss" in row]
+    """Draw right answers, shares of the routes, and losses over the updates; nothing, if no update was logged.
+
+    Right answers are those of both models in training and, as points, the student's in evaluations, in which it decodes
+    as it does in use.
+    """
+    logged = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    rows = [row for row in logged if "loss" in row]
+    if not rows:
+        return
     figure = Figure(figsize=(11, 3.7), dpi=150, layout="constrained")
     accuracy, routes, losses = figure.subplots(1, 3)
     steps = [row["step"] for row in rows]
 
     _line(accuracy, steps, [100 * row["student_accuracy"] for row in rows], "student", _STUDENT)
     _line(accuracy, steps, [100 * row["teacher_accuracy"] for row in rows], "teacher", _TEACHER)
-    accuracy.set(title="right answers in training, %", ylim=(0, 104))
+    evaluations = evaluated(logged)
+    for (name, points), marker in zip(evaluations.items(), cycle(_MARKERS)):
+        values = [100 * value for value in points.values()]
+        style = {"color": _INK, "marker": marker, "markersize": 5, "linewidth": 1}
+        # Not cut in half at the edges.
+        accuracy.plot(list(points), values, label=name, clip_on=False, zorder=3, **style)
+    accuracy.set(title="right answers, %", ylim=(0, 104))
 
     counts = {name: _smooth([row[name] for row in rows]) for name in _ROUTES}
     totals = [sum(column) for column in zip(*counts.values(), strict=True)]
@@ -41,14 +59,27 @@ def draw_curves(metrics: Path, picture: Path) -> None:
     losses.set(title="loss, nats")
     losses.set_ylim(bottom=0)
 
+    shown = [*steps, *(step for points in evaluations.values() for step in points)]
     for axes in (accuracy, routes, losses):
         axes.set_xlabel("update")
-        axes.set_xlim(min(steps), max(max(steps), min(steps) + 1))
+        axes.set_xlim(min(shown), max(max(shown), min(shown) + 1))
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(
-            frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=4, handlelength=1.2
-        )
+        # Four names fit below a panel, unless there is the name of a data set among them.
+        columns = 4 if axes is not accuracy or len(evaluations) < 2 else 2
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": columns}
+        axes.legend(frameon=False, fontsize=8, handlelength=1.2, **place)
     figure.savefig(picture)
+
+
+def evaluated(logged: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
+    """Accuracy in the evaluations of a run by update, for each set of questions that it was evaluated on."""
+    found: dict[str, dict[int, float]] = {}
+    for row in logged:
+        for name in (name for name in row if _EVALUATION.fullmatch(name)):
+            held_out = _EVALUATION.fullmatch(name)[1]
+            label = f"held-out {held_out}" if held_out else "held-out"
+            found.setdefault(label, {})[row["step"]] = row[name]
+    return found
 
 
 def _line(axes, steps: list[int], values: list[float], label: str, colour: str) -> None:

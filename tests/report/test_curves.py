@@ -1,8 +1,9 @@
 import json
 
+from matplotlib.figure import Figure
 from PIL import Image
 
-from forkleft.report.curves import draw_curves
+from forkleft.report.curves import draw_curves, evaluated
 
 
 def test_curves_of_a_run(tmp_path):
@@ -26,3 +27,34 @@ def test_curves_of_a_run(tmp_path):
         metrics.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"step": updates, "train_loss": 1.0}]))
         draw_curves(metrics, picture)
         assert Image.open(picture).size == (1650, 555)
+
+
+def test_evaluations_are_points_by_update():
+    logged = [
+        {"step": 0, "eval_accuracy": 0.5, "eval_count": 4},
+        {"step": 1, "loss": 1.0, "student_accuracy": 0.9},
+        {"step": 2, "eval_accuracy": 0.75, "eval_count": 4},
+        {"step": 2, "eval_chain_3_accuracy": 0.25},
+    ]
+    assert evaluated(logged) == {"held-out": {0: 0.5, 2: 0.75}, "held-out chain_3": {2: 0.25}}
+
+
+def test_the_picture_shows_the_evaluations(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path: drawn.append(figure))
+    row = {"step": 1, "loss": 1.0, "student_accuracy": 0.4, "teacher_accuracy": 1.0}
+    row |= {f"route_{name}": 1 for name in ("ce", "leftopd", "gold", "exclude")}
+    rows = [{"step": 0, "eval_accuracy": 0.5}, row, {"step": 1, "eval_accuracy": 0.75}]
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    draw_curves(metrics, tmp_path / "curves.png")
+    accuracy, *others = drawn[0].axes
+    (points,) = [line for line in accuracy.lines if line.get_label() == "held-out"]
+    assert points.get_xydata().tolist() == [[0, 50], [1, 75]]
+    assert all(axes.get_xlim() == (0, 1) for axes in (accuracy, *others))
+
+
+def test_a_run_that_logged_no_update_has_no_curves(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 0, "eval_accuracy": 0.5}) + "\n")
+    draw_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png")
+    assert not (tmp_path / "curves.png").exists()
