@@ -3,12 +3,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from exact import float64_throughout
+
+float64_throughout()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
-    """On tiny tensors more threads only wait for each other, on a busy machine for minutes."""
-    torch.set_num_threads(1)
+    """On tiny tensors more threads only wait for each other, on a busy machine for minutes.
+
+    `.ci/run` runs the oracles with another number, too: nothing may depend on it.
+    """
+    torch.set_num_threads(int(os.environ.get("FORKLEFT_TEST_THREADS", "1")))
 
 
 @pytest.fixture(autouse=True)
