@@ -1,5 +1,6 @@
 import pytest
 import torch
+from exact import assert_exact
 from naive import plain_logits, segment_bounds
 from tiny import FAMILIES, MASK, STOP, family_name, plain_copy, tiny_student
 
@@ -47,19 +48,18 @@ def naive_loss(model, family, examples, generator):
 
 @pytest.mark.parametrize("family", FAMILIES, ids=family_name)
 def test_loss_and_gradients_equal_one_forward_a_block(family):
-    student = tiny_student(family)
+    student = tiny_student(family, dtype=torch.float64)
     model = plain_copy(student)
     for seed in range(3):
         student.model.zero_grad()
         model.zero_grad()
         found = denoising_loss(student, EXAMPLES, budget=BUDGET, generator=keyed_generator(seed))
         expected = naive_loss(model, family, EXAMPLES, keyed_generator(seed))
-        assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+        assert_exact(found, expected)
         found.backward()
         expected.backward()
         for (name, one), two in zip(student.model.named_parameters(), model.parameters(), strict=True):
-            scale = two.grad.abs().max()
-            assert (one.grad - two.grad).abs().max() <= 1e-4 * scale + 1e-9, name
+            assert_exact(one.grad, two.grad, name)
 
 
 def test_the_ratio_of_hidden_positions_is_uniform():

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from exact import assert_exact, assert_no_worse
 
 from forkleft.errors import ForkLeftError
 from forkleft.objective import head
@@ -31,8 +32,11 @@ def inputs(dtype=torch.float64):
 
 def full_rows(hidden, weight, targets, teacher, merged=()):
     """The same numbers from the table of all logits, word by word."""
-    logp = (hidden @ weight[:WORDS].T).masked_fill(EXCLUDED, -math.inf).log_softmax(-1)
-    log_t = (teacher.hidden_KE @ teacher.weight_VE[:WORDS].T).masked_fill(EXCLUDED, -math.inf).log_softmax(-1)
+    logp, log_t = (
+        (rows @ head[:WORDS].T).to(torch.promote_types(rows.dtype, torch.float32)).masked_fill(EXCLUDED, -math.inf)
+        for rows, head in ((hidden, weight), (teacher.hidden_KE, teacher.weight_VE))
+    )
+    logp, log_t = logp.log_softmax(-1), log_t.log_softmax(-1)
     rest = [u for u in VALID if u not in merged]
     kl = sum(log_t[:, u].exp() * (log_t[:, u] - logp[:, u]) for u in rest)
     if merged:
@@ -54,23 +58,44 @@ def chunk(request, monkeypatch):
 
 @pytest.mark.usefixtures("chunk")
 @pytest.mark.parametrize("merged", [(), MERGED], ids=["apart", "merged"])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_equals_full_logits(merged, dtype, tolerance):
+def test_equals_full_logits(merged):
     """All numbers of all rows, and gradients with a weight of its own for each."""
-    hidden, weight, targets, teacher = inputs(dtype)
+    hidden, weight, targets, teacher = inputs()
     rows = head_rows(hidden, weight, targets, EXCLUDED, teacher=teacher, merged_ids=merged)
     expected = full_rows(hidden, weight, targets, teacher, merged)
     for name, value in expected.items():
-        assert (getattr(rows, name) - value).abs().max() < tolerance, name
-    losses = []
-    for values in ({name: getattr(rows, name) for name in expected}, expected):
-        live = ("nll_S", "confidence_S", "kl_K")
-        losses.append(sum((values[name] * random(ROWS, seed=k, dtype=dtype)).sum() for k, name in enumerate(live)))
-    ours, theirs = (torch.autograd.grad(loss, (hidden, weight)) for loss in losses)
+        assert_exact(getattr(rows, name), value, name)
+    ours, theirs = gradients(vars(rows), hidden, weight), gradients(expected, hidden, weight)
     for one, two in zip(ours, theirs, strict=True):
-        assert (one - two).abs().max() < tolerance * max(1, two.abs().max())
+        assert_exact(one, two)
     assert not rows.entropy_S.requires_grad
     assert not rows.teacher_entropy_K.requires_grad
+
+
+def gradients(values, hidden, weight):
+    """Of a loss in which every live number of every row has a weight of its own."""
+    live = ("nll_S", "confidence_S", "kl_K")
+    weights = [random(ROWS, seed=k).to(hidden.dtype) for k in range(len(live))]
+    loss = sum((values[name] * each).sum() for name, each in zip(live, weights, strict=True))
+    return torch.autograd.grad(loss, (hidden, weight))
+
+
+@pytest.mark.usefixtures("chunk")
+@pytest.mark.parametrize("merged", [(), MERGED], ids=["apart", "merged"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lower_precision_is_as_exact_as_full_logits(merged, dtype):
+    """All numbers, and the gradients, against float64 on the same operands."""
+    hidden, weight, targets, teacher = inputs(dtype)
+    rows = head_rows(hidden, weight, targets, EXCLUDED, teacher=teacher, merged_ids=merged)
+    plain = full_rows(hidden, weight, targets, teacher, merged)
+    precise = [x.detach().double().requires_grad_() for x in (hidden, weight)]
+    exact = full_rows(*precise, targets, TeacherRows(*(x.double() for x in vars(teacher).values())), merged)
+    for name, value in exact.items():
+        assert getattr(rows, name).dtype is torch.float32
+        assert_no_worse(getattr(rows, name), plain[name], value, name, dtype=dtype)
+    ours, theirs = (gradients(values, hidden, weight) for values in (vars(rows), plain))
+    for one, two, three in zip(ours, theirs, gradients(exact, *precise), strict=True):
+        assert_no_worse(one, two, three)
 
 
 @pytest.mark.usefixtures("chunk")
@@ -78,12 +103,12 @@ def test_without_a_teacher():
     hidden, weight, targets, teacher = inputs()
     rows, expected = head_rows(hidden, weight, targets, EXCLUDED), full_rows(hidden, weight, targets, teacher)
     for name in ("nll_S", "confidence_S", "entropy_S"):
-        assert (getattr(rows, name) - expected[name]).abs().max() < 1e-12, name
+        assert_exact(getattr(rows, name), expected[name], name)
     assert rows.kl_K.shape == (0,)
     ours = torch.autograd.grad((rows.nll_S + 2 * rows.confidence_S).sum(), (hidden, weight))
     theirs = torch.autograd.grad((expected["nll_S"] + 2 * expected["confidence_S"]).sum(), (hidden, weight))
     for one, two in zip(ours, theirs, strict=True):
-        assert (one - two).abs().max() < 1e-12
+        assert_exact(one, two)
 
 
 @pytest.mark.usefixtures("chunk")
@@ -92,12 +117,12 @@ def test_a_teacher_for_the_first_rows_only():
     some = TeacherRows(teacher.hidden_KE[:5], teacher.weight_VE)
     rows = head_rows(hidden, weight, targets, EXCLUDED, teacher=some)
     expected = full_rows(hidden, weight, targets, teacher)
-    assert (rows.kl_K - expected["kl_K"][:5]).abs().max() < 1e-12
-    assert (rows.nll_S - expected["nll_S"]).abs().max() < 1e-12
+    assert_exact(rows.kl_K, expected["kl_K"][:5])
+    assert_exact(rows.nll_S, expected["nll_S"])
     ours = torch.autograd.grad(rows.kl_K.sum() + rows.nll_S[3:].sum(), (hidden, weight))
     theirs = torch.autograd.grad(expected["kl_K"][:5].sum() + expected["nll_S"][3:].sum(), (hidden, weight))
     for one, two in zip(ours, theirs, strict=True):
-        assert (one - two).abs().max() < 1e-12
+        assert_exact(one, two)
 
 
 def test_gradcheck():
@@ -120,15 +145,15 @@ def test_gradient_identities_of_the_paper(alpha):
     mixture(rows.kl_K, rows.nll_S, alpha).sum().backward()
     p, t = (z.detach().masked_fill(EXCLUDED, -math.inf).softmax(-1) for z in (logits, teacher_logits))
     one_hot = eye[targets]
-    assert (logits.grad - (p - (alpha * t + (1 - alpha) * one_hot))).abs().max() < 1e-14
+    assert_exact(logits.grad, p - (alpha * t + (1 - alpha) * one_hot), tolerance=1e-14)
 
 
 def test_kl_is_positive_and_zero_only_at_equality():
-    hidden, weight, targets, _ = inputs(torch.float32)
+    hidden, weight, targets, _ = inputs()
     same = head_rows(hidden, weight, targets, EXCLUDED, teacher=TeacherRows(hidden.detach(), weight.detach()))
-    assert same.kl_K.max() < 1e-6
+    assert_exact(same.kl_K, torch.zeros_like(same.kl_K))
     for seed in range(20):
-        other = TeacherRows(random(ROWS, WIDTH, seed=seed + 50, dtype=torch.float32), weight.detach())
+        other = TeacherRows(random(ROWS, WIDTH, seed=seed + 50), weight.detach())
         assert (head_rows(hidden, weight, targets, EXCLUDED, teacher=other).kl_K > 1e-3).all()
     # What lies outside 𝒱 is no difference.
     outside = weight.detach().clone()
@@ -139,45 +164,44 @@ def test_kl_is_positive_and_zero_only_at_equality():
 
 def test_teacher_without_mass_somewhere():
     """Probabilities that underflow to 0 in the teacher or in the student leave everything finite."""
-    eye = torch.eye(WORDS)
-    sharp = torch.zeros(2, WORDS)
-    sharp[:, 5] = 500.0
-    hidden = torch.zeros(2, WORDS)
-    hidden[0, 5], hidden[1, 6] = 500.0, 500.0
+    eye = torch.eye(WORDS, dtype=torch.float64)
+    sharp = torch.zeros(2, WORDS, dtype=torch.float64)
+    sharp[:, 5] = 1000.0
+    hidden = torch.zeros(2, WORDS, dtype=torch.float64)
+    hidden[0, 5], hidden[1, 6] = 1000.0, 1000.0
     hidden.requires_grad_()
     for merged in ((), MERGED):
         rows = head_rows(
             hidden, eye, torch.tensor([5, 5]), EXCLUDED, teacher=TeacherRows(sharp, eye), merged_ids=merged
         )
-        assert rows.kl_K.tolist() == pytest.approx([0, 500.0], abs=1e-3)
+        assert_exact(rows.kl_K, torch.tensor([0, 1000.0], dtype=torch.float64))
         (grad,) = torch.autograd.grad(rows.kl_K.sum(), hidden)
         assert grad.isfinite().all()
 
 
-def test_low_precision_operands():
-    """bfloat16 products, float32 after them; gradients come back in the operands' types."""
+def test_gradients_come_back_in_the_operands_types():
+    """bfloat16 products, float32 after them."""
     hidden, weight, targets, teacher = inputs(torch.float32)
-    exact = head_rows(hidden, weight, targets, EXCLUDED, teacher=teacher)
     low = [x.detach().bfloat16().requires_grad_() for x in (hidden, weight)]
     coarse_teacher = TeacherRows(teacher.hidden_KE.bfloat16(), teacher.weight_VE.bfloat16())
     rows = head_rows(*low, targets, EXCLUDED, teacher=coarse_teacher)
     assert rows.kl_K.dtype is torch.float32
-    assert (rows.kl_K - exact.kl_K).abs().max() < 0.1
     (rows.kl_K + rows.nll_S).sum().backward()
-    exact_grads = torch.autograd.grad((exact.kl_K + exact.nll_S).sum(), (hidden, weight))
-    for x, expected in zip(low, exact_grads, strict=True):
-        assert x.grad.dtype is torch.bfloat16
-        assert (x.grad.float() - expected).abs().max() < 0.05 * expected.abs().max()
+    assert all(x.grad.dtype is torch.bfloat16 for x in low)
     # Under autocast the products are the same, and the gradients are as exact as the parameters.
     with torch.autocast("cpu", dtype=torch.bfloat16):
         cast = head_rows(hidden, weight, targets, EXCLUDED, teacher=coarse_teacher)
+        plain = full_rows(hidden, weight, targets, coarse_teacher)
     assert torch.equal(cast.kl_K, rows.kl_K)
-    (cast.kl_K + cast.nll_S).sum().backward()
-    assert weight.grad.dtype is torch.float32
-    assert (weight.grad - exact_grads[1]).abs().max() < 0.05 * exact_grads[1].abs().max()
+    precise = [x.detach().double().requires_grad_() for x in (hidden, weight)]
+    exact = full_rows(*precise, targets, TeacherRows(*(x.double() for x in vars(coarse_teacher).values())))
+    ours, theirs = gradients(vars(cast), hidden, weight), gradients(plain, hidden, weight)
+    assert all(x.dtype is torch.float32 for x in ours)
+    for one, two, three in zip(ours, theirs, gradients(exact, *precise), strict=True):
+        assert_no_worse(one, two, three)
     mixed = head_rows(hidden, weight.detach().bfloat16().requires_grad_(), targets, EXCLUDED)
-    mixed.nll_S.sum().backward()
-    assert hidden.grad.dtype is torch.float32
+    (gradient,) = torch.autograd.grad(mixed.nll_S.sum(), hidden)
+    assert gradient.dtype is torch.float32
 
 
 def test_frozen_head_and_no_rows():
