@@ -43,10 +43,19 @@ def _route(self, hidden):
     return logits, weights, experts
 
 
+def _experts(self, *arguments):
+    """One expert after the other: the grouped kernel knows no float64."""
+    return _STOCK_EXPERTS.__wrapped__(self, *arguments)
+
+
+_STOCK_EXPERTS = modeling_qwen3_moe.Qwen3MoeExperts.forward
+
+
 def float64_throughout() -> None:
     """From here on, in this process. Done for all tests by `conftest.py`; programs that tests start do it themselves."""
     for module, prefix in _PREFIXES.items():
-        for name, forward in (("RMSNorm", _norm), ("RotaryEmbedding", _angles), ("TopKRouter", _route)):
+        parts = {"RMSNorm": _norm, "RotaryEmbedding": _angles, "TopKRouter": _route, "Experts": _experts}
+        for name, forward in parts.items():
             if kind := getattr(module, prefix + name, None):
                 kind.forward = _where_float64(forward, kind.forward)
 

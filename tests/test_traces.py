@@ -1,6 +1,7 @@
 import json
 
 import torch
+from exact import assert_exact
 from naive import prefix_log_probs, teacher_log_probs
 from tiny import plain_copy
 from trainer_runs import ROWS, make_trainer

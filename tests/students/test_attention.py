@@ -2,6 +2,7 @@ import itertools
 
 import pytest
 import torch
+from exact import assert_exact
 from tiny import MASK, tiny_model, tiny_student
 
 from forkleft.students import Family
@@ -45,11 +46,11 @@ def test_folded_rows_equal_flex_attention():
     layout = PackedLayout(STREAMS)
     n = len(layout.ids_N)
     generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(1, heads, n, 16, generator=generator) for heads in (4, 2, 2))
+    query, key, value = (torch.randn(1, heads, n, 16, generator=generator, dtype=torch.float64) for heads in (4, 2, 2))
     rows = layout.attend_rows(query, key, value, 0.25)
     flex = layout.attend_flex(query, key, value, 0.25)
     assert rows.shape == (1, n, 4, 16)
-    assert (rows - flex).abs().max() < 1e-5
+    assert_exact(rows, flex)
 
 
 def test_positions_repeat_in_replicas():
@@ -61,13 +62,13 @@ def test_positions_repeat_in_replicas():
 
 def test_plain_use_of_the_model_stays_intact():
     """A student's module still generates and masks padding as the stock model does."""
-    stock = tiny_model()
+    stock = tiny_model(dtype=torch.float64)
     ids = torch.tensor([[38, 38, 5, 9, 2], [4, 5, 6, 7, 8]])
     seen = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
     before = stock(input_ids=ids, attention_mask=seen).logits
-    student = tiny_student(Family("block", 4))
+    student = tiny_student(Family("block", 4), dtype=torch.float64)
     after = student.model(input_ids=ids, attention_mask=seen).logits
-    assert (before - after)[seen.bool()].abs().max() < 1e-6
+    assert_exact(before[seen.bool()], after[seen.bool()])
     stock_written = stock.generate(ids, attention_mask=seen, do_sample=False, max_new_tokens=5)
     assert torch.equal(
         student.model.generate(ids, attention_mask=seen, do_sample=False, max_new_tokens=5), stock_written

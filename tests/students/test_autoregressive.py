@@ -1,6 +1,7 @@
 import pytest
 import torch
 from checkpoints_on_disk import write_autoregressive, write_checkpoint, write_tokenizer, write_weights
+from exact import assert_exact
 from tiny import tiny_model
 
 from forkleft.errors import ForkLeftError
@@ -8,13 +9,13 @@ from forkleft.students.autoregressive import load_causal_lm
 
 
 def test_a_mixture_of_experts(tmp_path):
-    model = tiny_model("qwen3_moe", vocab_size=320)
+    model = tiny_model("qwen3_moe", vocab_size=320, dtype=torch.float64)
     model.save_pretrained(tmp_path)
     write_tokenizer(tmp_path, ["<|endoftext|>"], tokenizer_class="PreTrainedTokenizerFast")
-    loaded, tokenizer = load_causal_lm(tmp_path)
+    loaded, tokenizer = load_causal_lm(tmp_path, dtype=torch.float64)
     assert tokenizer.eos_token_id == 256
     ids = torch.tensor([[5, 6, 7]])
-    assert torch.allclose(loaded(ids).logits, model(ids).logits, atol=1e-4)
+    assert_exact(loaded(ids).logits, model(ids).logits)
 
 
 def test_what_is_not_whole_is_refused(tmp_path):

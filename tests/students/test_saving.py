@@ -5,6 +5,7 @@ import pytest
 import safetensors.torch
 import torch
 from checkpoints_on_disk import KINDS, write_checkpoint
+from exact import assert_exact
 from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
 from tiny import FAMILIES, MASK, STOP, family_name, tiny_model, tiny_student, tiny_tokenizer
@@ -106,17 +107,17 @@ def test_the_dtype_is_noted_where_the_configuration_has_it(tmp_path, kind, field
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "qwen3_moe"])
 def test_a_student_made_in_memory_becomes_a_stock_folder(tmp_path, architecture):
     family = FAMILIES[1]
-    student = tiny_student(family, architecture, tokenizer=tiny_tokenizer(), norm_topk_prob=True)
+    student = tiny_student(family, architecture, tokenizer=tiny_tokenizer(), norm_topk_prob=True, dtype=torch.float64)
     save_student(student, tmp_path / "saved")
-    again = load_student(tmp_path / "saved")
+    again = load_student(tmp_path / "saved", dtype=torch.float64)
     assert again.family == family and again.vocabulary == student.vocabulary
     assert type(again.model) is type(student.model)
     one, two = (generate(model, [[1, 2, 3]], max_new_tokens=6, passes=2)[0] for model in (student, again))
     assert one.tokens == two.tokens
     # And Transformers loads it, too.
-    stock = type(student.model).from_pretrained(tmp_path / "saved")
+    stock = type(student.model).from_pretrained(tmp_path / "saved", dtype=torch.float64)
     ids = torch.tensor([[1, 2, 3, 30]])
-    assert torch.allclose(stock(ids).logits, student.model(ids).logits, atol=1e-5)
+    assert_exact(stock(ids).logits, student.model(ids).logits)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=family_name)
@@ -128,7 +129,7 @@ def test_every_fact_survives(tmp_path, family):
 @pytest.mark.parametrize("kind", ["dream", "llada", "sdar-moe"])
 def test_lora_is_merged_on_request(tmp_path, kind):
     written = write_checkpoint(tmp_path / "a", kind)
-    student = load_student(written.folder)
+    student = load_student(written.folder, dtype=torch.float64)
     targets = ["q_proj", "o_proj"] if kind == "sdar-moe" else ["q_proj", "v_proj", "down_proj"]
     get_peft_model(student.model, LoraConfig(r=2, target_modules=targets, lora_alpha=8))
     with torch.no_grad():
@@ -145,9 +146,10 @@ def test_lora_is_merged_on_request(tmp_path, kind):
     assert stored(tmp_path / "b").keys() == written.tensors.keys()
     ids = torch.tensor([PROMPT])
     with torch.no_grad():
-        adapted, merged = (model(ids).logits for model in (student.model, load_student(tmp_path / "b").model))
-        plain = written.stock(ids).logits
-    assert (adapted - merged).abs().max() < 1e-4 < (adapted - plain).abs().max()
+        again = load_student(tmp_path / "b", dtype=torch.float64).model
+        adapted, merged, plain = (model(ids).logits for model in (student.model, again, written.stock.double()))
+    assert_exact(merged, adapted)
+    assert (adapted - plain).abs().max() > 1e-4
 
 
 def test_adapters_are_merged_a_file_at_a_time(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import logging
 import pytest
 import torch
 from checkpoints_on_disk import END, TURN_END, write_autoregressive, write_checkpoint
+from exact import assert_exact
 from tiny import FAMILIES, tiny_student
 
 from forkleft.errors import ForkLeftError
@@ -16,11 +17,11 @@ QUESTION = [{"role": "user", "content": "1+1"}]
 
 def test_a_teacher_from_a_folder(tmp_path):
     stock = write_autoregressive(tmp_path)
-    teacher = load_teacher(tmp_path, batch_size=3)
+    teacher = load_teacher(tmp_path, batch_size=3, dtype=torch.float64)
     assert teacher.stop_ids == (TURN_END, END) and teacher.batch_size == 3
     assert not any(parameter.requires_grad for parameter in teacher.model.parameters())
     ids = torch.tensor([[5, 6, 7]])
-    assert torch.allclose(teacher.model(ids).logits, stock(ids).logits, atol=1e-5)
+    assert_exact(teacher.model(ids).logits, stock.double()(ids).logits)
     assert load_teacher(tmp_path, dtype=torch.bfloat16, device="cpu").model.dtype is torch.bfloat16
     assert len(teacher.answers([QUESTION], max_new_tokens=4)) == 1
 
