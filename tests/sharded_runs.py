@@ -7,6 +7,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from exact import float64_throughout
 from tiny import FAMILIES, STOP, tiny_model, tiny_student
 from torch.distributed.fsdp import fully_shard
 
@@ -25,7 +26,7 @@ RIGHT = [(True, True), (False, True), (False, False), (False, True)]
 
 def learn(student, model, chosen, settings):
     """The tokens that are written for some of the questions, and their part of the loss, with its gradient."""
-    teacher = Teacher(tiny_model("qwen2", seed=9, hidden_size=24), None, stop_ids=[STOP])
+    teacher = Teacher(tiny_model("qwen2", seed=9, hidden_size=24, dtype=torch.float64), None, stop_ids=[STOP])
     budget = max(BUDGETS[k] for k in chosen)
     with torch.no_grad(), gathered(model):
         written = model(
@@ -49,7 +50,7 @@ def learn(student, model, chosen, settings):
 
 
 def make(view):
-    student = tiny_student(FAMILIES[0])
+    student = tiny_student(FAMILIES[0], dtype=torch.float64)
     answer_calls(student.model)
     return student, ObjectiveSettings(budget=24, rho=0.5, mu=0.02, view=view)
 
@@ -76,4 +77,5 @@ def main(output, view):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    float64_throughout()
     main(*sys.argv[1:])

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import torch
+from exact import float64_throughout
 from peft import LoraConfig
 from tiny import FAMILIES, STOP, tiny_model, tiny_student, tiny_tokenizer
 from transformers import TrainerCallback
@@ -122,6 +123,7 @@ def main(output, changes, resume="", moment=""):
     checkpoints.publish = killer.in_publish
     changes = json.loads(changes)
     rows = ROWS[: changes.pop("questions", len(ROWS))]
+    changes["dtype"] = getattr(torch, changes.get("dtype", "float32"))
     trainer = make_trainer(Path(output), rows=rows, trainer={"callbacks": [killer]}, **changes)
     trainer.train(resume_from_checkpoint=resume == "resume")
     if trainer.is_world_process_zero():
@@ -132,4 +134,5 @@ def main(output, changes, resume="", moment=""):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    float64_throughout()
     main(*sys.argv[1:])

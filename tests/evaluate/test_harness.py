@@ -123,7 +123,7 @@ def test_multiple_choice_equals_one_forward_for_every_slot(tmp_path, saved):
         for choice in row["choices"]:
             expected.append(naive_score(model, student.family, context, tokenizer.encode(choice))[0])
         found = [float(one[0][0]) for one in sample["resps"]]
-        assert found == pytest.approx(expected, abs=1e-9)
+        assert found == pytest.approx(expected, abs=1e-12)
         right.append(max(range(3), key=expected.__getitem__) == row["gold"])
     assert results["acc,none"] == sum(right) / len(QUESTIONS)
     assert 0 < sum(right) < len(QUESTIONS)
@@ -154,7 +154,7 @@ def test_log_likelihoods_of_every_family_equal_the_naive_ones(family):
         assert sorted(found) == list(range(len(pairs)))
         for number, pair in enumerate(pairs):
             score, greedy = naive_score(model, family, *pair)
-            assert found[number] == (pytest.approx(score, abs=1e-9), greedy)
+            assert found[number] == (pytest.approx(score, abs=1e-12), greedy)
         assert found[len(pairs) - 1][1]
 
 

@@ -43,7 +43,7 @@ def tokenizer(extra: str = "") -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="module")
 def teacher() -> Teacher:
-    return Teacher(tiny_model(seed=3), tokenizer(), stop_ids=[STOP], batch_size=3)
+    return Teacher(tiny_model(seed=3, dtype=torch.float64), tokenizer(), stop_ids=[STOP], batch_size=3)
 
 
 def tries(items):
@@ -53,14 +53,14 @@ def tries(items):
 @pytest.mark.parametrize("geometry", ["truncated", "canvas"])
 @pytest.mark.parametrize("family", FAMILIES, ids=family_name)
 def test_a_student_reads_the_slot_as_a_plain_forward_does(family, geometry):
-    student = tiny_student(family, tokenizer=tokenizer())
+    student = tiny_student(family, tokenizer=tokenizer(), dtype=torch.float64)
     model, settings = plain_copy(student), Settings(geometry=geometry)
     for item, reply in zip(CHOICES, answer(student, LETTERS, tries(CHOICES), settings), strict=True):
         prompt = student.tokenizer.encode(LETTERS.messages(item)[0]["content"], add_special_tokens=False)
         prefix = student.tokenizer.encode('"answer": "', add_special_tokens=False)
         logp_V = prefix_log_probs(model, family, prompt, prefix, len(prefix), budget=20, geometry=geometry)
         expected = {a: logp_V[student.tokenizer.get_vocab()[a]].item() for a in "ABCD"[: len(item.choices)]}
-        assert reply.log_probs == pytest.approx(expected, abs=1e-5)
+        assert reply.log_probs == pytest.approx(expected, abs=1e-12)
         assert reply.extracted == max(expected, key=expected.get)
         assert reply.correct == (reply.extracted == item.answer)
         assert (reply.prompt, reply.response, reply.tokens, reply.forwards) == (prompt, None, 1, 1)
@@ -73,13 +73,13 @@ def test_an_autoregressive_model_reads_its_next_token(teacher):
         ids = teacher.tokenizer.encode(text, add_special_tokens=False)
         logp_V = teacher.model(input_ids=torch.tensor([ids])).logits[0, -1].log_softmax(-1)
         expected = {a: logp_V[teacher.tokenizer.get_vocab()[a]].item() for a in "ABCD"[: len(item.choices)]}
-        assert reply.log_probs == pytest.approx(expected, abs=1e-5)
+        assert reply.log_probs == pytest.approx(expected, abs=1e-12)
         assert reply.extracted == max(expected, key=expected.get)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=family_name)
 def test_a_student_writes_with_its_native_sampler(family):
-    student = tiny_student(family, tokenizer=tokenizer())
+    student = tiny_student(family, tokenizer=tokenizer(), dtype=torch.float64)
     model, settings = plain_copy(student), Settings(passes=2)
     for item, reply in zip(CHAINS, answer(student, WRITTEN, tries(CHAINS), settings), strict=True):
         tokens, _, stopped, forwards = naive_generate(
