@@ -52,7 +52,7 @@ _STOCK_EXPERTS = modeling_qwen3_moe.Qwen3MoeExperts.forward
 
 
 def float64_throughout() -> None:
-    """From here on, in this process. Done for all tests by `conftest.py`; programs that tests start do it themselves."""
+    """From here on, in this process: `conftest.py` does it for all tests, programs that tests start for themselves."""
     for module, prefix in _PREFIXES.items():
         parts = {"RMSNorm": _norm, "RotaryEmbedding": _angles, "TopKRouter": _route, "Experts": _experts}
         for name, forward in parts.items():

@@ -73,7 +73,17 @@ def test_a_terminal_shows_one_response_live(monkeypatch, capsys):
 
 
 def test_the_command(capsys):
-    words = ["generate", "--model", "lab:student-block", "--max-new-tokens", "32", "--device", "cpu"]
+    words = [
+        "generate",
+        "--model",
+        "lab:student-block",
+        "--max-new-tokens",
+        "32",
+        "--device",
+        "cpu",
+        "--dtype",
+        "float64",
+    ]
     assert main([*words, "--prompt", "a=7;b=a+5;c=b-a;c?"]) == 0
     assert capsys.readouterr().out == "b=7+5=2;c=2-7=5;#5\n"
     with pytest.raises(SystemExit, match="2"):

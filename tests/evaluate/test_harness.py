@@ -95,10 +95,17 @@ def test_generated_answers_of_a_lab_student_equal_its_native_sampler(tmp_path):
         "metric_list": [{"metric": "exact_match"}],
         "filter_list": [{"name": "last", "filter": [{"function": "regex", "regex_pattern": r"=(\d);?\s*$"}]}],
     }
-    options = ["--model_args", "pretrained=lab:student-block,passes=8", "--apply_chat_template", "--batch_size", "5"]
+    options = [
+        "--model_args",
+        "pretrained=lab:student-block,passes=8,dtype=float64",
+        "--apply_chat_template",
+        "--batch_size",
+        "5",
+    ]
     results, samples = run_task(tmp_path, rows, settings, *options)
 
     lab = load_model("student-block")
+    lab.model.double()
     prompts = [prompt_ids(lab.tokenizer, [{"role": "user", "content": item.prompt}]) for item in items]
     texts = [one.text for one in generate(lab.student, prompts, max_new_tokens=48, passes=8)]
     assert any("#" in text for text in texts)

@@ -12,6 +12,8 @@ from forkleft.lab.routes import count_routes, print_routes
 def test_routes_are_the_four_pairs_of_verdicts():
     """In confidence order the student's verdicts are those of its native evaluation."""
     teacher, student = load_model("teacher-weak"), load_model("student-block")
+    for loaded in (teacher, student):
+        loaded.model.double()  # nothing hangs on how a near tie is rounded
     items = held_out("chain-3", 60)
     pairs = [
         (s.correct, t.correct)
