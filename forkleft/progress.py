@@ -26,7 +26,8 @@ class Meter:
     """How many of a number of steps are done, the time left and gone, the phase of a long step, and some figures.
 
     name: what a step is. done: steps that were done before. shown: False for a process that leaves it to another. bar:
-    False for plain lines in a terminal, too. clock: gives seconds.
+    False for plain lines in a terminal, too. at_ends: a plain line after the first and the last step in any case.
+    clock: gives seconds.
 
     with Meter(console, "question", 960) as meter:
         meter.move(1)
@@ -42,14 +43,16 @@ class Meter:
         done: int = 0,
         shown: bool = True,
         bar: bool = True,
+        at_ends: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.console, self.name, self.total, self.done = console, name, total, done
         self._shown, self._draw, self._clock = shown, bar and console.is_terminal, clock
         self._figures, self._phase, self._slow = "", "", False
-        self._before, self._said_at = done, float("-inf")
+        self._before, self._at_ends = done, at_ends
         # The start; where the estimate counts from and to; when the step and its phase began.
         self._begun = self._counted_from = self._counted_to = self._step_at = self._phase_at = clock()
+        self._said_at = float("-inf") if at_ends else self._begun
         self._phase_said = False
         self._live: Live | None = None
         self._over = threading.Event()
@@ -91,14 +94,19 @@ class Meter:
             self._counted_from = self._counted_to
 
     def tell(self, figures: str) -> None:
-        """Show figures: in a plain line if the last is some time ago, and at the end."""
+        """Show figures; where there is no terminal, if the last line is some time ago."""
         self._figures = figures
-        if self.done == self.total or self._clock() - self._said_at > _PLAIN_SECONDS:
+        if (self._at_ends and self.done == self.total) or self._clock() - self._said_at > _PLAIN_SECONDS:
             self._say(f"{self.name} {self.done} of {self.total}", figures)
 
     def phase(self, name: str) -> None:
         """Say what is being done now; nothing, if it is empty."""
         self._phase, self._phase_at, self._phase_said = name, self._clock(), False
+
+    @property
+    def gone(self) -> float:
+        """Seconds since the start."""
+        return self._clock() - self._begun
 
     def left(self) -> float | None:
         """Seconds, from the mean of all steps so far; None before the first."""
@@ -122,7 +130,7 @@ class Meter:
     def _times(self) -> Iterator[str]:
         if (left := self.left()) is not None:
             yield f"{clock_time(left)} left"
-        yield f"{clock_time(self._clock() - self._begun)} gone"
+        yield f"{clock_time(self.gone)} gone"
 
     def _phases(self) -> Iterator[str]:
         now = self._clock()
@@ -172,6 +180,7 @@ class ProgressLine(TrainerCallback):
             done=state.global_step,
             shown=state.is_world_process_zero,
             bar=self._bar,
+            at_ends=True,
         )
         self._meter.start()
 

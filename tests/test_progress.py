@@ -111,22 +111,27 @@ def test_the_phase_is_named_where_a_step_takes_long():
     assert drawn(meter)[0].endswith("gone")
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then_and_at_the_end():
+@pytest.mark.parametrize("at_ends", [True, False])
+def test_without_a_terminal_there_is_a_line_now_and_then(at_ends):
     now = Now()
-    meter = Meter(plain(), "update", 40, clock=now)
-    for step in range(1, 41):
+    meter = Meter(plain(), "update", 41, at_ends=at_ends, clock=now)
+    for step in range(1, 42):
         now.seconds += 7.0
         meter.move(step)
         meter.tell(FIGURES)
     lines = meter.console.file.getvalue().splitlines()
-    assert lines[0] == f"update 1 of 40  0:04:33 left, 0:00:07 gone  {FIGURES}"
-    assert [line.split()[1] for line in lines] == [*(str(k) for k in range(1, 41, 3)), "40"][: len(lines)]
-    assert lines[-1] == f"update 40 of 40  0:00:00 left, 0:04:40 gone  {FIGURES}"
+    told = [int(line.split()[1]) for line in lines]
+    if at_ends:
+        assert told == [*range(1, 41, 3), 41]
+        assert lines[0] == f"update 1 of 41  0:04:40 left, 0:00:07 gone  {FIGURES}"
+        assert lines[-1] == f"update 41 of 41  0:00:00 left, 0:04:47 gone  {FIGURES}"
+    else:
+        assert told == [*range(3, 41, 3)]
 
 
 def test_without_a_terminal_a_long_phase_is_named_once():
     now = Now()
-    meter = Meter(plain(), "update", 40, clock=now)
+    meter = Meter(plain(), "update", 40, at_ends=True, clock=now)
     now.seconds = 30.0
     meter.move(1)
     meter.tell(FIGURES)
@@ -151,6 +156,7 @@ def test_without_a_terminal_a_long_phase_is_named_once():
 def test_somebody_watches_for_long_phases(monkeypatch):
     """The thread that looks after them, in real time."""
     monkeypatch.setattr(progress, "_LONG_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "_PLAIN_SECONDS", -1.0)
     monkeypatch.setattr(progress, "_PULSE_SECONDS", 0.001)
     written = threading.Event()
 

@@ -10,10 +10,8 @@ takes every so many-th batch), leaves the same records as one that was not.
 import os
 import platform
 import re
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields, replace
-from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from typing import Any
 import torch
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 import forkleft
@@ -29,16 +26,15 @@ from forkleft.bundled import local_path
 from forkleft.errors import AutoregressiveError, ForkLeftError
 from forkleft.evaluate.benchmarks import BENCHMARKS, DATA_FOLDER, Benchmark, ItemSet, data_at_hand
 from forkleft.evaluate.protocols import Evaluated, Settings, Try, answer, check_protocol, decoding_for
-from forkleft.evaluate.results import SUMMARY, Record, ResultFolder, digest, line_of, read_results, record_of
+from forkleft.evaluate.results import SUMMARY, ResultFolder, digest, line_of, read_results, record_of
 from forkleft.identity import fingerprint
 from forkleft.jsonl import read_jsonl
+from forkleft.progress import Meter
 from forkleft.students import RECORDS, Student, load_student
 from forkleft.students.families import Decoding
 from forkleft.students.loading import read_sidecar
 from forkleft.teacher import load_teacher
 
-# Where there is no terminal, a plain line after so many seconds.
-_PLAIN_SECONDS = 20.0
 # What prompts, weights and verdicts go through.
 _PACKAGES = ("transformers", "tokenizers", "math-verify", "latex2sympy2_extended", "sympy")
 
@@ -220,7 +216,8 @@ def _evaluate(
         share = {(one.item.id, one.sample) for batch in batches for one in batch}
         done = [record for key, record in known.items() if key in share]
         told = benchmark.name if world == 1 else f"{benchmark.name} (process {rank + 1} of {world})"
-        with folder.part(rank) as part, _Progress(console, told, len(share), done, shown=rank == 0) as bar:
+        with folder.part(rank) as part, Meter(console, told, len(share), done=len(done), shown=rank == 0) as meter:
+            right, tokens = sum(record.correct for record in done), 0
             for batch in missing:
                 replies = answer(model, benchmark, batch, settings)
                 records = [record_of(benchmark, *pair) for pair in zip(batch, replies, strict=True)]
@@ -228,7 +225,10 @@ def _evaluate(
                 new = [record for record in records if record.key not in known]
                 part.writelines(map(line_of, new))
                 part.flush()
-                bar.add(new)
+                right += sum(record.correct for record in new)
+                tokens += sum(record.tokens for record in new)
+                meter.move(meter.done + len(new))
+                meter.tell(f"right {right / meter.done:.1%}  {tokens / max(meter.gone, 1e-9):.0f} tokens/s")
     about = {"model": name, "source": items.source}
     summary = folder.finish(keys, about, benchmark.items)
     if summary is not None or (rank == 0 and not missing and (folder.path / SUMMARY).is_file()):
@@ -252,45 +252,6 @@ def result_line(name: str, summary: dict[str, Any]) -> str:
         how = Decoding(**{field.name: sampler[field.name] for field in fields(Decoding)})
         told += f"; {sampler['decoding']} decoding ({how})"
     return told
-
-
-class _Progress:
-    """Items done, accuracy so far, tokens a second and the time left; plain lines where there is no terminal."""
-
-    def __init__(self, console: Console, name: str, total: int, done: Sequence[Record], *, shown: bool) -> None:
-        self.console, self.name, self.total, self.shown = console, name, total, shown
-        self.done, self.correct = len(done), sum(record.correct for record in done)
-        self.tokens, self.started, self._begun = 0, time.monotonic(), self.done
-        self._said_at = self.started
-        self._bar: Progress | None = None
-
-    def __enter__(self) -> "_Progress":
-        if self.shown and self.console.is_terminal:
-            # Not TimeRemainingColumn: it looks back for half a minute, and slower batches are no speed to it.
-            columns = [TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn()]
-            self._bar = Progress(*columns, TextColumn("{task.fields[told]}"), console=self.console)
-            self._task = self._bar.add_task(self.name, total=self.total, completed=self.done, told="")
-            self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def add(self, records: Sequence[Record]) -> None:
-        """Count records that were made."""
-        self.done += len(records)
-        self.correct += sum(record.correct for record in records)
-        self.tokens += sum(record.tokens for record in records)
-        now = time.monotonic()
-        told = f"right {self.correct / self.done:.1%}  {self.tokens / max(now - self.started, 1e-9):.0f} tokens/s"
-        left = (now - self.started) / (self.done - self._begun) * (self.total - self.done)
-        told += f"  {timedelta(seconds=round(left))} left"
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self.done, told=told)
-        elif self.shown and now - self._said_at > _PLAIN_SECONDS:
-            self._said_at = now
-            self.console.print(f"{self.name}: {self.done} of {self.total}  {told}", highlight=False)
 
 
 def _limited(items: ItemSet, limit: int | None) -> ItemSet:

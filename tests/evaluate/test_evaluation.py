@@ -1,19 +1,19 @@
 import io
-import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from evaluation_runs import BATCH, CHAIN_BATCHES, CHOICE_BATCHES, ITEMS, SAMPLES, counting, evaluate, lab_items
 from rich.console import Console
 
+from forkleft import progress
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate import evaluation
 from forkleft.evaluate.benchmarks import BENCHMARKS
@@ -238,16 +238,14 @@ def test_an_autoregressive_model_under_both_protocols(tmp_path, quiet):
 
 
 def test_progress_is_told_in_plain_lines_where_there_is_no_terminal(student, tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluation, "_PLAIN_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "_PLAIN_SECONDS", -1.0)
     path = tmp_path / "told"
     with path.open("w") as file:
         console = Console(file=file, width=100)
         run_evaluation(student, [lab_items("choice-2", 4)], tmp_path, settings=Settings(batch_size=2), console=console)
     first, second, last = path.read_text().splitlines()
-    assert first.startswith("lab-choice-2: 2 of 4  right ")
-    assert "tokens/s" in first
-    assert first.endswith(" left")
-    assert second.startswith("lab-choice-2: 4 of 4  right ")
+    assert re.fullmatch(r"lab-choice-2 2 of 4  0:0\d:\d\d left, 0:0\d:\d\d gone  right \d+.0%  \d+ tokens/s", first)
+    assert second.startswith("lab-choice-2 4 of 4  0:00:00 left, ")
     assert last.endswith("4 items of 500: not all of it")
 
 
@@ -260,32 +258,15 @@ def test_a_terminal_gets_a_bar(student, tmp_path):
     assert "tokens/s" in path.read_text()
 
 
-def test_the_time_left_is_told_however_slow_batches_are(tmp_path, monkeypatch):
-    clock = itertools.count(0, 100)
-    monkeypatch.setattr(evaluation, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    path = tmp_path / "told"
-    batch = [SimpleNamespace(correct=True, tokens=50)] * 2
-    with (
-        path.open("w") as file,
-        evaluation._Progress(
-            Console(file=file, width=120, force_terminal=True), "slow", 10, [], shown=True
-        ) as progress,
-    ):
-        progress.add(batch)
-        progress.add(batch)
-    # 100 s for each batch of two.
-    assert path.read_text().splitlines()[-2].endswith(" right 100.0%  1 tokens/s  0:05:00 left")
-
-
 def test_a_bar_of_one_of_several_processes_says_so(student, tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluation, "_PLAIN_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "_PLAIN_SECONDS", -1.0)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     path = tmp_path / "told"
     with path.open("w") as file:
         console = Console(file=file, width=100)
         run_evaluation(student, [lab_items("choice-2", 4)], tmp_path, settings=Settings(batch_size=2), console=console)
-    assert path.read_text().startswith("lab-choice-2 (process 1 of 2): 2 of 2  right ")
+    assert path.read_text().startswith("lab-choice-2 (process 1 of 2) 2 of 2  0:00:00 left, ")
 
 
 def test_the_list_tells_where_data_is(tmp_path, monkeypatch):
