@@ -10,8 +10,8 @@ from statistics import mean, variance
 
 Row = Mapping[str, float]
 
-# Fewer questions than this may all be of a kind by chance.
-_QUESTIONS = 96
+# Fewer questions than these may all be of a kind by chance: in a long run, which is looked at often, and at its start.
+_QUESTIONS, _FEWEST = 96, 32
 _MOST = 0.5
 # A share of cut references that spoils what the others teach.
 _REFERENCES_CUT = 0.1
@@ -113,13 +113,16 @@ RULES: dict[str, Callable[[Sequence[Row]], str | None]] = {
 
 
 def _recent(rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
-    """The newest rows that together have enough questions, and how many those are; no rows if there are too few."""
+    """The newest rows that together have enough questions, and how many those are; no rows if there are too few.
+
+    At the start of a run these are all rows, so that a short one is looked at, too.
+    """
     count = 0
     for start in reversed(range(len(rows))):
         count += rows[start]["questions"]
         if count >= _QUESTIONS:
             return rows[start:], count
-    return [], 0
+    return (rows, count) if count >= _FEWEST else ([], 0)
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:

@@ -55,7 +55,8 @@ def test_a_run_that_works_shows_none():
     ],
 )
 def test_a_sign_shows_once_there_are_enough_questions_at_the_start_or_later(name, changes, words):
-    assert signs(updates(2, **changes)) == {}
+    assert signs(updates(1, **changes | {"questions": 31})) == {}
+    assert list(signs(updates(1, **changes))) == [name]
     for rows in (updates(3, **changes), [*falling(30), *updates(3, start=31, **changes)]):
         found = signs(rows)
         assert list(found) == [name]
