@@ -107,13 +107,14 @@ def _list_options() -> None:
 def generate(options: argparse.Namespace) -> None:
     """`forkleft generate`."""
     from forkleft.rollout import decoding_of
-    from forkleft.writing import read_prompts, write_responses
+    from forkleft.writing import check_pause, read_prompts, write_responses
 
     _hide_loading_bars()
     if options.file is not None:
         conversations = read_prompts(options.file)
     else:
         conversations = [[{"role": "user", "content": options.prompt}]]
+    check_pause(options.slow, conversations, as_json=options.json)
     student = _load_student(options)
     said = {name: getattr(options, name) for name in ("order", "passes", "threshold")}
     write_responses(
@@ -122,6 +123,7 @@ def generate(options: argparse.Namespace) -> None:
         plain=options.plain,
         as_json=options.json,
         decoding=decoding_of(student.family, options.decoding, **said),
+        pause=options.slow,
         max_new_tokens=options.max_new_tokens,
         temperature=options.temperature,
         top_p=options.top_p,

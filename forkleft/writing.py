@@ -1,6 +1,7 @@
 """What `forkleft generate` does: prompts from the command line or a file, responses to the terminal or as JSON."""
 
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -44,11 +45,13 @@ def write_responses(
     plain: bool,
     as_json: bool,
     decoding: Decoding,
+    pause: float = 0.0,
     **settings: Any,
 ) -> None:
     """Write a response to each conversation as `decoding` says and print it; settings are the others of `generate`.
 
-    plain: the prompt is taken as it is, without the chat template.
+    plain: the prompt is taken as it is, without the chat template. pause: seconds that a pass is shown at least, where
+    a response is shown while it is written: one alone, in a terminal.
     """
     if plain:
         if any(len(conversation) > 1 for conversation in conversations):
@@ -58,8 +61,8 @@ def write_responses(
         prompts = [prompt_ids(student.tokenizer, conversation) for conversation in conversations]
     console = Console()
     started = time.perf_counter()
-    if console.is_terminal and len(prompts) == 1 and not as_json:
-        with LiveText(console, student) as live:
+    if _is_shown(console, conversations, as_json):
+        with LiveText(console, student, pause=pause) as live:
             written = write(student, prompts, decoding, watch=live.show, **settings)
             live.finish(written[0].tokens, written[0].entropy)
     else:
@@ -71,9 +74,23 @@ def write_responses(
             _print(conversations[part], written[part], as_json, separated=len(prompts) > 1)
     if console.is_terminal and not as_json:
         tokens, forwards = sum(len(one.tokens) for one in written), sum(one.forwards for one in written)
-        seconds = time.perf_counter() - started
-        told = f"{tokens} tokens in {forwards} forwards ({tokens / forwards:.1f} a forward), {seconds:.1f} s"
+        told = f"{tokens} tokens in {forwards} forwards ({tokens / forwards:.1f} a forward)"
+        if not pause:
+            told += f", {time.perf_counter() - started:.1f} s"
         console.print(told, style="dim", highlight=False)
+
+
+def check_pause(pause: float, conversations: Sequence[Sequence[Message]], *, as_json: bool) -> None:
+    """Raise ForkLeftError if there is to be a pause behind every pass, and nobody would see why."""
+    if not 0 <= pause < math.inf:
+        raise ForkLeftError(f"--slow: expected seconds, 0.2 for instance, found {pause}")
+    if pause and not _is_shown(Console(), conversations, as_json):
+        raise ForkLeftError("--slow is for watching: one prompt, in a terminal, without --json")
+
+
+def _is_shown(console: Console, conversations: Sequence[Sequence[Message]], as_json: bool) -> bool:
+    """Whether a response is shown while it is written."""
+    return console.is_terminal and len(conversations) == 1 and not as_json
 
 
 def _print(

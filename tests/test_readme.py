@@ -1,4 +1,5 @@
 import re
+import tomllib
 from pathlib import Path
 
 README = Path(__file__).parents[1] / "README.md"
@@ -13,3 +14,9 @@ def test_python_examples_run_as_printed(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     exec(compile(writing, "README.md", "exec"), {})
     assert re.search(r"#\d", capsys.readouterr().out)
+
+
+def test_the_extras_that_are_named_exist():
+    settings = tomllib.loads((README.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (named,) = re.findall(r"pip install '\.\[(.*?)\]'", README.read_text(encoding="utf-8"))
+    assert set(named.split(",")) == settings["optional-dependencies"].keys() - {"dev"}

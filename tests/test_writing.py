@@ -1,5 +1,6 @@
 import io
 import json
+import re
 from functools import partial
 
 import pytest
@@ -70,6 +71,28 @@ def test_a_terminal_shows_one_response_live(monkeypatch, capsys):
     write_responses(student, asked, plain=False, as_json=False, **STATIC, max_new_tokens=8, batch_size=1)
     told = capsys.readouterr().out
     assert "pass 1" in told and "nats of entropy at commit" in told and "forwards" in told
+
+
+def test_slowly_for_people_to_watch(monkeypatch, capsys):
+    words = ["generate", "--model", "lab:student-block", "--max-new-tokens", "32", "--device", "cpu", "--slow"]
+    asked = ["--prompt", "a=7;b=a+5;c=b-a;c?"]
+    assert main([*words, *asked]) == 2
+    assert "--slow is for watching: one prompt, in a terminal, without --json" in capsys.readouterr().err
+    monkeypatch.setattr("forkleft.writing.Console", partial(Console, force_terminal=True, width=80, height=24))
+    slept = []
+    monkeypatch.setattr("forkleft.report.live.time.sleep", slept.append)
+    assert main([*words, "0.3", *asked]) == 0
+    told = capsys.readouterr().out
+    # A pause of the program is no time of the model.
+    assert "forwards" in told and not re.search(r"\d s\b", told)
+    assert len(slept) == 33 and all(0 <= seconds <= 0.3 for seconds in slept)
+    for more, message in (
+        (["--json"], "--slow is for watching"),
+        (["--slow", "-1"], "--slow: expected seconds, 0.2 for instance, found -1.0"),
+        (["--slow", "nan"], "found nan"),
+    ):
+        assert main([*words, *asked, *more]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_the_command(capsys):

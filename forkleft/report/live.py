@@ -1,6 +1,8 @@
 """Text that denoises before one's eyes: masked positions fill in, coloured by their entropy when committed."""
 
-from collections.abc import Iterator, Sequence
+import math
+import time
+from collections.abc import Collection, Iterator, Sequence
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -19,13 +21,17 @@ _FOOT = 3
 class LiveText:
     """Shows one response while it is written. `show` is what `generate` takes as `watch`.
 
+    pause: seconds that every pass is shown at least; what it has just written is then marked.
+
     with LiveText(console, student) as live:
         generate(student, [prompt], max_new_tokens=256, watch=live.show)
     """
 
-    def __init__(self, console: Console, student: Student) -> None:
-        self._console, self._student = console, student
+    def __init__(self, console: Console, student: Student, *, pause: float = 0.0) -> None:
+        self._console, self._student, self._pause = console, student, pause
         self._passes = 0
+        self._before: Sequence[int] = ()
+        self._shown_at = -math.inf
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> "LiveText":
@@ -40,49 +46,66 @@ class LiveText:
     def show(self, number: int, ids: Sequence[int], entropies: Sequence[float]) -> None:
         """Draw the response as it stands after a pass: its last lines, if it is longer than the terminal."""
         self._passes += 1
-        left = sum(i == self._student.vocabulary.mask_id for i in ids)
+        mask_id = self._student.vocabulary.mask_id
+        left = sum(i == mask_id for i in ids)
         state = Text(f"\npass {self._passes}, {len(ids) - left} tokens, {left} masked", style="dim")
-        lines = coloured(self._student, ids, entropies).wrap(self._console, self._console.width)
+        new: set[int] = set()
+        if self._pause:
+            was = [*self._before, *[mask_id] * (len(ids) - len(self._before))]
+            new = {place for place, (old, now) in enumerate(zip(was, ids, strict=False)) if old != now}
+            self._before = list(ids)
+            # A model that is slow enough is not slowed down further.
+            time.sleep(max(0.0, self._shown_at + self._pause - time.monotonic()))
+            self._shown_at = time.monotonic()
+        lines = coloured(self._student, ids, entropies, new).wrap(self._console, self._console.width)
         room = max(1, self._console.height - _FOOT)
         self._live.update(Group(*lines[-room:], state), refresh=True)
 
     def finish(self, ids: Sequence[int], entropies: Sequence[float]) -> None:
         """Leave the whole response, with what its colours mean."""
+        if self._pause:
+            time.sleep(self._pause)
         self._live.stop()
         self._console.print(coloured(self._student, ids, entropies), Text(), legend(), sep="\n")
 
 
-def coloured(student: Student, ids: Sequence[int], entropies: Sequence[float]) -> Text:
-    """A response in colours; ▒ where it is masked. Special tokens, and what is behind a stop token, are left out."""
+def coloured(student: Student, ids: Sequence[int], entropies: Sequence[float], marked: Collection[int] = ()) -> Text:
+    """A response in colours; ▒ where it is masked. Special tokens, and what is behind a stop token, are left out.
+
+    marked: positions that are shown in reverse.
+    """
     text = Text()
-    for piece, entropy in _pieces(student, ids, entropies):
+    for piece, entropy, places in _pieces(student, ids, entropies):
         style = "dim" if entropy is None else next(style for end, style in SHADES if entropy < end)
-        text.append(piece, style=style)
+        text.append(piece, style=f"{style} reverse" if not places.isdisjoint(marked) else style)
     return text
 
 
-def _pieces(student: Student, ids: Sequence[int], entropies: Sequence[float]) -> Iterator[tuple[str, float | None]]:
-    """Text with the largest entropy of the tokens that make it, or None for masks.
+def _pieces(
+    student: Student, ids: Sequence[int], entropies: Sequence[float]
+) -> Iterator[tuple[str, float | None, set[int]]]:
+    """Text with the largest entropy of the tokens that make it, or None for masks, and the positions of these tokens.
 
     A character may take several tokens, and what a token says may depend on those before it: each piece is what a run
     of tokens adds to the text of all that stand before.
     """
     run: list[int] = []
-    said, worst = "", 0.0
-    for i, entropy in zip(ids, entropies, strict=True):
+    said, worst, places = "", 0.0, set()
+    for place, (i, entropy) in enumerate(zip(ids, entropies, strict=True)):
         if i in student.vocabulary.stop_ids:
             break
         if i == student.vocabulary.mask_id:
-            yield _MASK, None
+            yield _MASK, None, set()
             # Behind a mask the text begins anew.
-            run, said, worst = [], "", 0.0
+            run, said, worst, places = [], "", 0.0, set()
             continue
         run.append(i)
+        places.add(place)
         worst = max(worst, entropy)
         whole = student.tokenizer.decode(run, skip_special_tokens=True)
         if not whole.endswith(_TORN):
-            yield whole[len(said) :], worst
-            said, worst = whole, 0.0
+            yield whole[len(said) :], worst, places
+            said, worst, places = whole, 0.0, set()
             if whole.endswith("\n"):
                 # Lines do not depend on each other, and short runs are decoded quickly.
                 run, said = [], ""

@@ -1,4 +1,5 @@
 import io
+import re
 
 from rich.console import Console
 from tiny import FAMILIES, MASK, STOP, tiny_student, tiny_tokenizer
@@ -8,6 +9,9 @@ from transformers import PreTrainedTokenizerFast
 from forkleft.report.live import LiveText, coloured, legend
 from forkleft.rollout import generate
 
+# What stands behind a code of the terminal that turns reverse on.
+REVERSE = re.compile(r"\x1b\[(?:\d+;)*7(?:;\d+)*m(.)")
+
 
 def test_colours_follow_the_entropy_and_masks_are_shaded():
     student = tiny_student(FAMILIES[0], tokenizer=tiny_tokenizer())
@@ -15,6 +19,35 @@ def test_colours_follow_the_entropy_and_masks_are_shaded():
     assert text.plain == "12▒34"
     assert [str(span.style) for span in text.spans] == ["default", "cyan", "dim", "yellow", "bold red"]
     assert "0.1 – 0.5" in legend().plain and "1 and more" in legend().plain
+
+
+def test_what_a_pass_has_just_written_can_be_marked():
+    student = tiny_student(FAMILIES[0], tokenizer=tiny_tokenizer())
+    text = coloured(student, [1, 2, MASK, 3], [0.0, 0.3, 0.0, 0.7], marked={1, 2})
+    assert [str(span.style) for span in text.spans] == ["default", "cyan reverse", "dim", "yellow"]
+
+
+def test_slowly_every_pass_is_shown_for_a_while_and_marks_what_is_new(monkeypatch):
+    student = tiny_student(FAMILIES[0], tokenizer=tiny_tokenizer())
+    clock, slept = [100.0], []
+    monkeypatch.setattr("forkleft.report.live.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("forkleft.report.live.time.sleep", lambda seconds: slept.append(round(seconds, 3)))
+    out = io.StringIO()
+    terminal = {"file": out, "force_terminal": True, "width": 40, "color_system": "standard"}
+    with LiveText(Console(**terminal), student, pause=0.5) as live:
+        frames = []
+        for ids, later in (([1, MASK, MASK], 0.1), ([1, MASK, 2], 0.7), ([1, 3, 2, MASK, 4], 0.0)):
+            start = len(out.getvalue())
+            live.show(0, ids, [0.0] * len(ids))
+            frames.append(out.getvalue()[start:])
+            clock[0] += later
+    # The model took 0.1 s of the first pause, and longer than the second.
+    assert slept == [0.0, 0.4, 0.0]
+    assert [REVERSE.findall(frame) for frame in frames] == [["1"], ["2"], ["3", "4"]]
+    out.truncate(0)
+    with LiveText(Console(**terminal), student) as live:
+        live.show(0, [1, MASK], [0.0, 0.0])
+    assert (len(slept), REVERSE.findall(out.getvalue())) == (3, [])
 
 
 def byte_tokenizer():
