@@ -1,4 +1,4 @@
-"""10,000 mathematical responses through two worker processes, after their start.
+"""10,000 mathematical responses through two worker processes, after their start, judged in both ways.
 
 The responses are the reference solutions of GSM8K (training and test) and MATH500 with their own answers, and the rest
 with answers of other questions, which takes longer: every way to be equal is tried. No pair occurs twice. The files are
@@ -9,13 +9,14 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.harness import Result
 from forkleft.evaluate.benchmarks import read_items
-from forkleft.verify.math import judge
-from forkleft.verify.pool import Pool, Request
+from forkleft.verify import math, opdlm
+from forkleft.verify.pool import Pool
 
 COUNT, WORKERS, SECONDS, COMPARED = 10_000, 2, 60, 500
 FILES = ("math500.jsonl", "gsm8k_test.jsonl", "gsm8k_train.jsonl.gz")
@@ -27,33 +28,38 @@ def run() -> list[Result]:
     if not folder:
         print("verify: not measured, since FORKLEFT_DATA names no folder with GSM8K and MATH500", file=sys.stderr)
         return []
-    requests, own = _requests(Path(folder))
-    pool = Pool(WORKERS)
-    compared = requests[:: COUNT // COMPARED]
+    pairs, own = _pairs(Path(folder))
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own time-outs are off
+    return [row for kind, module in (("math", math), ("opdlm", opdlm)) for row in _rows(kind, module.judge, pairs, own)]
+
+
+def _rows(
+    kind: str, judge: Callable[[str, str], tuple[bool, str | None]], pairs: Sequence[tuple[str, str]], own: int
+) -> list[Result]:
+    requests = [(kind, *pair) for pair in pairs]
+    pool = Pool(WORKERS)
+    compared = slice(None, None, COUNT // COMPARED)
     start = time.perf_counter()
-    alone = [judge(*request) for request in compared]
+    alone = [(*judge(*pair), True) for pair in pairs[compared]]
     alone_seconds = time.perf_counter() - start
-    assert pool.judge(compared) == alone
+    assert pool.judge(requests[compared]) == alone
     start = time.perf_counter()
-    pool.judge(compared)
+    pool.judge(requests[compared])
     share = alone_seconds / (time.perf_counter() - start)
     start = time.perf_counter()
     judged = pool.judge(requests)
     used = (time.perf_counter() - start) / SECONDS
     pool.close()
-    wrong = [
-        response[-60:] for (response, *_), (correct, _) in zip(requests[:own], judged[:own], strict=True) if not correct
-    ]
+    wrong = [pair[0][-60:] for pair, (correct, *_) in zip(pairs[:own], judged[:own], strict=True) if not correct]
     assert not wrong, f"judged wrong with their own answers: {wrong}"
     return [
-        Result(f"verify: 10,000 responses on two workers / {SECONDS} s", used, "<= 1", (used, used)),
-        Result("verify: in this process / two workers", share, None, (share, share)),
+        Result(f"verify {kind}: 10,000 responses on two workers / {SECONDS} s", used, "<= 1", (used, used)),
+        Result(f"verify {kind}: in this process / two workers", share, None, (share, share)),
     ]
 
 
-def _requests(folder: Path) -> tuple[list[Request], int]:
-    """The requests, and how many of them have the response's own answer."""
+def _pairs(folder: Path) -> tuple[list[tuple[str, str]], int]:
+    """Responses with an expected answer each, and how many of them have their own."""
     solved = [
         (f"{item.solution}\n\\boxed{{{item.answer}}}", item.answer)
         for name in FILES

@@ -51,6 +51,7 @@ def model_card(
         "updates": f"{state.global_step} of {batch} questions, {questions} in all",
         "learning rate": f"{config.learning_rate:g}, {config.lr_scheduler_type.value}",
         "writing order": f"{config.rollout_order}, {config.passes} passes a block, {config.max_new_tokens} tokens",
+        "verifier": config.verifier,
         "supervision": f"{config.supervision}, {config.view} view, {config.geometry} readout",
         "ρ, μ, δ, λ": f"{config.rho:g}, {config.mu:g}, {config.delta:g}, {config.rank_weight:g}",
         "seed": str(config.seed),

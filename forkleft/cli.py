@@ -143,6 +143,8 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--split", metavar="NAME", help="of the data set on the hub (default test)")
     told = "let the model write, or compare letters in the answer slot (default: the benchmark's)"
     evaluate.add_argument("--protocol", choices=("generated", "slot"), help=told)
+    told = "how mathematical answers are judged (default: opdlm, as the paper's were; math: as in training)"
+    evaluate.add_argument("--verifier", choices=("opdlm", "math"), help=told)
     evaluate.add_argument("--limit", type=int, metavar="N", help="only the first N items")
     evaluate.add_argument("--samples", type=int, default=1, metavar="K", help="responses an item, for avg@k and pass@k")
     _sampler_arguments(evaluate)

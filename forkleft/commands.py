@@ -150,6 +150,7 @@ def evaluate(options: argparse.Namespace) -> None:
     from forkleft.evaluate.hub import HubData
     from forkleft.evaluate.protocols import Settings
     from forkleft.lab.benchmarks import LAB_BENCHMARKS, lab_items
+    from forkleft.verify import MATHEMATICAL
 
     known = BENCHMARKS | LAB_BENCHMARKS
     if options.list:
@@ -168,6 +169,13 @@ def evaluate(options: argparse.Namespace) -> None:
     chosen = [known[name] for name in options.benchmark]
     if options.protocol is not None:
         chosen = [replace(one, protocol=options.protocol) for one in chosen]
+    if options.verifier is not None:
+        if others := [one.name for one in chosen if one.verifier not in MATHEMATICAL]:
+            raise ForkLeftError(
+                f"--verifier {options.verifier} is for mathematical answers, and those of {', '.join(others)} are not; "
+                "evaluate them by themselves, without it"
+            )
+        chosen = [replace(one, verifier=options.verifier) for one in chosen]
     made = [one.name for one in chosen if one.made]
     said = [f"--{name}" for name in ("data", "subset", "split") if getattr(options, name) is not None]
     if made and said:

@@ -56,7 +56,7 @@ class ForkLeftConfig(TrainingArguments):
     )
 
     # Supervision.
-    verifier: str = _option("math", "How answers are checked: math, choice or lab.")
+    verifier: str = _option("math", "How answers are checked: math, opdlm (as the paper's scorer does), choice or lab.")
     letters: str = _option(LETTERS, "What the verifier choice may find chosen: the letters that the questions offer.")
     supervision: str = _option(
         "routed",

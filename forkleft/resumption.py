@@ -40,6 +40,8 @@ _DECISIVE = (
     "optim_args",
     "bf16",
 )
+# Checkpoints that name none were written when `math` was the name of OPDLM's scorer, and choices were read otherwise.
+_FORMAT = 2
 # The batch size and the accumulation that follow from questions_per_update are compared instead of it.
 _INDIFFERENT = {"rollout_batch_size", "answer_cache", "trace_steps", "save_at", "eval_at", "questions_per_update"}
 
@@ -66,13 +68,14 @@ def decisive(
         # A checkpoint holds the adapters alone; all other weights come from the student that is given.
         values["student"] = fingerprint(student.model)
     questions = [asdict(example) for example in examples]
+    values["format"] = _FORMAT
     values["questions"] = hashlib.sha256(json.dumps(questions, sort_keys=True).encode()).hexdigest()
     return json.loads(json.dumps(values, default=_plain))
 
 
 def check_resumable(folder: Path, ours: dict[str, Any]) -> None:
     """Raise ForkLeftError if a checkpoint belongs to another configuration, or has no optimiser state."""
-    theirs = read_run(folder) or {}
+    theirs = _as_of_today(read_run(folder) or {})
     differing = list(_differing(theirs, ours))
     if differing:
         told = "; ".join(f"{name} was {was!r}, is {now!r}" for name, was, now in differing)
@@ -82,6 +85,17 @@ def check_resumable(folder: Path, ours: dict[str, Any]) -> None:
             f"{folder} holds no optimiser state (it was saved with save_only_model), so that the run cannot go on as "
             "it would have; start a new run from its weights"
         )
+
+
+def _as_of_today(run: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier checkpoint says of its run in the words of this format.
+
+    Such a run is resumed with the verifier that it began with, under the name that this has now.
+    """
+    if not run or run.get("format") == _FORMAT:
+        return run
+    names = {"math": "opdlm", "choice": "choice (by other rules)"}
+    return run | {"format": _FORMAT, "verifier": names.get(run["verifier"], run["verifier"])}
 
 
 def _plain(value: Any) -> Any:

@@ -71,10 +71,11 @@ def test_the_code_in_the_card_runs_as_it_stands_where_the_training_was_started(t
 
 def test_the_question_in_the_card_is_of_the_kind_that_the_student_learned(tmp_path):
     trainer = make_trainer(tmp_path)
-    for verifier, told in (("math", "How many"), ("choice", "\\nA. 4\\nB. 6"), ("lab", "a=7;")):
+    for verifier, told in (("math", "How many"), ("opdlm", "How many"), ("choice", "\\nA. 4\\nB. 6"), ("lab", "a=7;")):
         trainer.args.verifier = verifier
         (question,) = re.findall(r"question = (.*)", card_of(trainer, None))
         assert told in question
+        assert f"| verifier | {verifier} |" in card_of(trainer, None)
 
 
 def test_a_model_of_the_hub_is_named_so(tmp_path):

@@ -199,6 +199,24 @@ def test_a_teacher_in_another_precision_over_several_devices(capsys, tmp_path, m
         assert (code, "it goes with --ar, without --device" in err) == (2, True)
 
 
+def test_another_verifier_than_the_benchmark_s(capsys, tmp_path):
+    (tmp_path / "math500.jsonl").write_text('{"id": "a", "question": "1+1?", "answer": "2"}\n')
+    words = ("eval", "--model", "lab:student-block", "--device", "cpu", "--max-new-tokens", "8")
+    one = ("--data", str(tmp_path), "--benchmark", "math500", "--limit", "1", "--output")
+    for said, used in (((), "opdlm"), (("--verifier", "math"), "math")):
+        code, _, err = run(capsys, *words, *one, str(tmp_path / used), *said)
+        assert code == 0, err
+        told = json.loads((tmp_path / used / "math500" / "summary.json").read_text())["configuration"]
+        assert told["verifier"] == used
+    code, out, err = run(capsys, "compare", str(tmp_path / "opdlm"), str(tmp_path / "math"))
+    assert code == 0, err
+    assert "verifier is opdlm in A and math in B" in " ".join(out.split())
+    chains = ("--benchmark", "lab-chain-2", "--output", str(tmp_path / "lab"))
+    code, _, err = run(capsys, *words, *chains, "--verifier", "math")
+    assert code == 2
+    assert "--verifier math is for mathematical answers, and those of lab-chain-2 are not" in " ".join(err.split())
+
+
 def test_another_protocol_than_the_benchmark_s(capsys, tmp_path):
     words = ("eval", "--model", "lab:student-block", "--limit", "4", "--device", "cpu", "--batch-size", "4")
     choices = (*words, "--benchmark", "lab-choice-2", "--output")

@@ -63,6 +63,19 @@ def test_the_same_run_with_an_optimiser_state_may_go_on(tmp_path):
         check_resumable(folder, ours)
 
 
+def test_a_run_of_before_goes_on_with_the_verifier_that_it_began_with(tmp_path):
+    ours = make_trainer(tmp_path / "run")._decisive | {"verifier": "opdlm"}
+    # Before there were two, math was the name of what is opdlm now.
+    theirs = {name: value for name, value in ours.items() if name != "format"} | {"verifier": "math"}
+    check_resumable(checkpoint(tmp_path / "checkpoint-2", theirs), ours)
+    with pytest.raises(ForkLeftError, match="another configuration: verifier was 'opdlm', is 'math'; restore these"):
+        check_resumable(tmp_path / "checkpoint-2", ours | {"verifier": "math"})
+    # Letters are read by other rules now, so that there is nothing to go on with.
+    folder = checkpoint(tmp_path / "checkpoint-4", theirs | {"verifier": "choice"})
+    with pytest.raises(ForkLeftError, match=r"verifier was 'choice \(by other rules\)', is 'choice'"):
+        check_resumable(folder, ours | {"verifier": "choice"})
+
+
 def test_a_run_does_not_go_on_with_another_chat_template(tmp_path):
     trainer = make_trainer(tmp_path / "run")
     folder = checkpoint(tmp_path / "checkpoint-2", trainer._decisive)

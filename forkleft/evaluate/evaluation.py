@@ -26,7 +26,7 @@ from forkleft.bundled import local_path
 from forkleft.errors import AutoregressiveError, ForkLeftError
 from forkleft.evaluate.benchmarks import BENCHMARKS, DATA_FOLDER, Benchmark, ItemSet, data_at_hand
 from forkleft.evaluate.protocols import Evaluated, Settings, Try, answer, check_protocol, decoding_for
-from forkleft.evaluate.results import SUMMARY, ResultFolder, digest, line_of, read_results, record_of
+from forkleft.evaluate.results import FORMAT, SUMMARY, ResultFolder, digest, line_of, read_results, record_of
 from forkleft.identity import fingerprint
 from forkleft.jsonl import read_jsonl
 from forkleft.progress import Meter
@@ -83,7 +83,7 @@ def _configuration(model: Evaluated, facts: dict[str, Any], items: ItemSet, sett
     benchmark = items.benchmark
     asked = [[one.id, benchmark.messages(one), one.answer, benchmark.cluster_of(one)] for one in items.items]
     return {
-        "format": 1,
+        "format": FORMAT,
         "benchmark": benchmark.name,
         "protocol": benchmark.protocol,
         "verifier": benchmark.verifier,

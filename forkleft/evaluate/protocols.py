@@ -101,6 +101,7 @@ class Reply:
     prompt: the ids it was given. response: what it wrote, None in a slot. extracted: the answer found, None if there is
     none. tokens, forwards: how many tokens it wrote in how many forwards. stopped: whether it ended by itself, None in
     a slot. log_probs: of each offered letter in the slot, in nats over the whole vocabulary, None where it wrote.
+    judged: whether the verifier came to a verdict; without one it is not correct.
     """
 
     prompt: list[int]
@@ -111,6 +112,7 @@ class Reply:
     forwards: int
     stopped: bool | None = None
     log_probs: dict[str, float] | None = None
+    judged: bool = True
 
 
 def check_protocol(model: Evaluated, benchmark: Benchmark, items: Sequence[Item], settings: Settings) -> None:
@@ -212,10 +214,19 @@ def _write_decoded(
         ids=[one.item.id if settings.samples == 1 else f"{one.item.id} sample {one.sample}" for one in tries],
         batch_size=len(tries),
     )
-    judged = _judge(benchmark, tries, [one.text for one in written])
+    judgements = _judge(benchmark, tries, [one.text for one in written])
     return [
-        Reply(prompt, one.text, verdict.extracted, verdict.correct, len(one.tokens), one.forwards, one.stopped)
-        for prompt, one, verdict in zip(asked, written, judged, strict=True)
+        Reply(
+            prompt,
+            one.text,
+            verdict.extracted,
+            verdict.correct,
+            len(one.tokens),
+            one.forwards,
+            one.stopped,
+            judged=verdict.judged,
+        )
+        for prompt, one, verdict in zip(asked, written, judgements, strict=True)
     ]
 
 
@@ -224,12 +235,13 @@ def _write_greedily(
 ) -> list[Reply]:
     conversations = [benchmark.messages(one.item) for one in tries]
     written = teacher.answers(conversations, max_new_tokens=settings.budget(benchmark))
-    judged = _judge(benchmark, tries, [one.text for one in written])
+    judgements = _judge(benchmark, tries, [one.text for one in written])
     replies = []
-    for prompt, one, verdict in zip(asked, written, judged, strict=True):
+    for prompt, one, verdict in zip(asked, written, judgements, strict=True):
         # A teacher hands out text; a token is a forward, and so is the stop token that ended it.
         tokens = len(teacher.tokenizer.encode(one.text, add_special_tokens=False)) + one.stopped
-        replies.append(Reply(prompt, one.text, verdict.extracted, verdict.correct, tokens, tokens, one.stopped))
+        found = (verdict.extracted, verdict.correct)
+        replies.append(Reply(prompt, one.text, *found, tokens, tokens, one.stopped, judged=verdict.judged))
     return replies
 
 

@@ -15,7 +15,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,6 +25,8 @@ from forkleft.evaluate.protocols import Reply, Try
 from forkleft.evaluate.statistics import Estimate, accuracy, clustered_mean
 from forkleft.randomness import ids_key
 
+# Of configurations. Up to 1 `math` was the name of OPDLM's scorer, and written choices were read by other rules.
+FORMAT = 2
 CONFIGURATION, RECORDS, SUMMARY = "configuration.json", "records.jsonl", "summary.json"
 _PARTS = "records.part-*.jsonl"
 # What readers of a summary rely on.
@@ -41,7 +43,8 @@ class Record:
 
     id, sample: the item, and which sample of it. item, prompt: digests of the question with its answer, and of the
     prompt's ids. cluster: what items share that are no independent evidence. answer: the right one. The others are
-    those of `protocols.Reply`.
+    those of `protocols.Reply`; a record that does not tell `judged` was written when items without verdict were not
+    told apart.
     """
 
     id: str
@@ -57,6 +60,7 @@ class Record:
     forwards: int
     stopped: bool | None
     log_probs: dict[str, float] | None
+    judged: bool = True
 
     @property
     def key(self) -> Key:
@@ -191,7 +195,7 @@ class ResultFolder:
             return bool(self._records()) or any(map(_is_locked, self.path.glob(_PARTS)))
 
     def _check_configuration(self) -> None:
-        _check_same(self.path, _read_object(self.path / CONFIGURATION), self.configuration)
+        _check_same(self.path, _as_of_today(_read_object(self.path / CONFIGURATION)), self.configuration)
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
@@ -229,7 +233,8 @@ def summarise(records: Sequence[Record], expected_items: int) -> dict[str, Any]:
         for k in sizes:
             figures[f"pass@{k}"] = math.fsum(pass_at_k(right, samples, k) for right in rights) / len(rights)
     return figures | {
-        "without_answer": sum(record.extracted is None for record in records),
+        "without_answer": sum(record.judged and record.extracted is None for record in records),
+        "without_verdict": sum(not record.judged for record in records),
         "cut_by_budget": sum(record.stopped is False for record in records),
         "tokens": tokens,
         "forwards": forwards,
@@ -328,6 +333,7 @@ def _read_finished(folder: Path) -> Results:
             f"{path} is damaged: expected {tries} whole records, each of another try, found "
             f"{len([one for one in records if one])}; remove {SUMMARY} and start the same evaluation again"
         )
+    summary["configuration"] = _as_of_today(summary["configuration"])
     return Results(folder, summary, tuple(records))
 
 
@@ -337,7 +343,8 @@ def _parsed(line: bytes) -> Record | None:
         return None
     try:
         row = json.loads(line)
-        return Record(**{field.name: row[field.name] for field in fields(Record)})
+        told = [one.name for one in fields(Record) if one.default is MISSING or one.name in row]
+        return Record(**{name: row[name] for name in told})
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -349,6 +356,21 @@ def _check_same(folder: Path, there: dict[str, Any], now: dict[str, Any]) -> Non
         raise ForkLeftError(
             f"{folder} holds results of another configuration; they differ in {told}; name another folder, or remove it"
         )
+
+
+def _as_of_today(configuration: dict[str, Any]) -> dict[str, Any]:
+    """A configuration of an earlier format in the words of this one.
+
+    So results of before are compared with, and continued by, those of the same scorer. Letters that were read off by
+    the rules of before are the exception: their verifier is one that no new evaluation has.
+    """
+    if configuration.get("format") != 1:
+        return configuration
+    names = {"math": "opdlm"}
+    if configuration.get("protocol") == "generated":
+        names["choice"] = "choice (format 1)"
+    verifier = configuration.get("verifier")
+    return configuration | {"format": FORMAT, "verifier": names.get(verifier, verifier)}
 
 
 def _read_object(path: Path) -> dict[str, Any]:

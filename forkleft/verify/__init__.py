@@ -1,5 +1,6 @@
 """Whether a written answer is right: one interface for training and evaluation."""
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,24 +11,34 @@ from forkleft.verify.choice import choice_answer
 from forkleft.verify.lab import lab_answer
 from forkleft.verify.pool import shared_pool
 
-Kind = Literal["math", "choice", "lab"]
+_LOG = logging.getLogger(__name__)
+
+Kind = Literal["math", "opdlm", "choice", "lab"]
 KINDS: tuple[str, ...] = Kind.__args__
+# What is judged in worker processes.
+MATHEMATICAL = ("math", "opdlm")
 LETTERS = "ABCD"
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the verifier says of a response. `extracted` is the final answer found in it, None if there is none."""
+    """What the verifier says of a response.
+
+    extracted: the final answer found in it, None if there is none. judged: False if there is no verdict, since the
+    comparison went beyond its bounds; then it is not `correct` either.
+    """
 
     correct: bool
     extracted: str | None
+    judged: bool = True
 
 
 def verify(response: str, answer: str, kind: Kind = "math", *, letters: str = LETTERS) -> bool:
     """Whether the final answer written in `response` equals `answer`. A response without one is wrong.
 
     `math` compares values (0.5 is 1/2), in worker processes with bounds of time and memory: an answer that cannot be
-    compared within them is wrong. `choice` compares the letter chosen among `letters`. `lab` is for the lab's chains.
+    compared within them is wrong. `opdlm` does so as OPDLM's scorer does, for the paper's figures. `choice` compares
+    the letter chosen among `letters`. `lab` is for the lab's chains. `docs/evaluation.md` tells the details.
     """
     return verify_batch([response], [answer], kind, letters=letters)[0]
 
@@ -35,8 +46,13 @@ def verify(response: str, answer: str, kind: Kind = "math", *, letters: str = LE
 def verify_batch(
     responses: Sequence[str], answers: Sequence[str], kind: Kind = "math", *, letters: str = LETTERS
 ) -> list[bool]:
-    """`verify` for many responses, in their order."""
-    return [judgement.correct for judgement in judge_batch(responses, answers, kind, letters=letters)]
+    """`verify` for many responses, in their order. How many have no verdict, and count as wrong, is logged."""
+    judgements = judge_batch(responses, answers, kind, letters=letters)
+    if lost := sum(not one.judged for one in judgements):
+        _LOG.warning(
+            "no verdict on %d of %d responses within the verifier's bounds; they count as wrong", lost, len(judgements)
+        )
+    return [one.correct for one in judgements]
 
 
 def judge_batch(
@@ -50,8 +66,9 @@ def judge_batch(
     check_kind(kind, letters)
     if len(responses) != len(answers):
         raise ForkLeftError(f"expected an answer for each response, found {len(responses)} and {len(answers)}")
-    if kind == "math":
-        return [Judgement(*reply) for reply in shared_pool().judge(list(zip(responses, answers, strict=True)))]
+    if kind in MATHEMATICAL:
+        requests = [(kind, response, answer) for response, answer in zip(responses, answers, strict=True)]
+        return [Judgement(*reply) for reply in shared_pool().judge(requests)]
     for answer in answers:
         if kind == "choice" and (len(answer) != 1 or answer not in letters):
             raise ForkLeftError(
@@ -65,8 +82,8 @@ def judge_batch(
 def extract(response: str, kind: Kind = "math", *, letters: str = LETTERS) -> str | None:
     """The final answer written in `response`, or None if there is none."""
     check_kind(kind, letters)
-    if kind == "math":
-        return shared_pool().judge([(response, None)])[0][1]
+    if kind in MATHEMATICAL:
+        return shared_pool().judge([(kind, response, None)])[0][1]
     return choice_answer(response, letters) if kind == "choice" else lab_answer(response)
 
 

@@ -1,48 +1,195 @@
 r"""The letter chosen in a written answer to a multiple-choice question.
 
-The last match of the first of these that occurs: `\boxed{C}`; `answer: C`, also as `"answer": "C"` or
-`**Answer** = (C)`; `answer is C`; a capital that stands alone. Only offered letters count. A box marks a letter well
-enough to take it in lower case too, if the letter ends there or a sign such as a full stop follows: what goes on may be
-a formula (`\boxed{a+b}`, `\boxed{d = 5}`). So does a colon if the letter is quoted, in brackets or at the end of the
-line. Otherwise a lower-case one is rather a word, as in "Answer: a triangle" or "the answer is a prime".
+A response is read without its markup (`markup.py`), and what follows a model's thoughts before these. Every letter that
+stands alone is judged by the words before and behind it. The strongest of these ways to state a choice counts, and of
+several in the same way the last:
 
-This departs from the scorer of OPDLM, which needs no boundary behind a letter in a box or behind a colon, so that the
-first letter of a word may count ("Answer: because"), and takes lower case behind "answer is" too ("the answer is a").
+1. `\boxed{C}`;
+2. an answer field: `"answer": "C"`, `Answer: (C)`, `【答案】C`, `<answer>C</answer>`, a heading `Answer` and C below;
+3. a sentence: `the correct option is C`, `I choose C`, `答案是C`, `la respuesta es la C`;
+4. a sentence that supposes something: `if the answer is C`;
+5. a judgement: `C is correct`, `C项正确`;
+6. a letter with a line to itself;
+7. a letter at the very beginning: `C. Because …`;
+8. a conclusion: `therefore C`, `it must be C`;
+9. any other letter that is no part of a formula.
+
+So a stated choice wins over any later letter. Only offered letters count, and none that is a word (`A more careful
+look`, `I cannot tell`), is ruled out (`not A`, `A is wrong`, `排除A`), or labels a line in a list of the options. In
+lower case a letter counts where brackets, quotes or the end of a line mark it.
+
+This is not the scorer of OPDLM: the paper compares the likelihood of letters (protocol `slot`) and reads none off.
 """
 
 import functools
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-# Quotes, brackets and emphasis around a letter. Bounded, so that no text makes the search slow.
-_AROUND = r"[\s*_\"'“”‘’()\[\]$]{0,12}"
-_FONT = r"\\(?:text|math)[a-z]{0,4}\s?\{\s?"
-_NOUN = r"(?i:(?:option|choice|letter)\b)"
-# What may stand behind a letter in a box; not a lone `*` or `'`, as in a formula.
-_CLOSING = r"(?:[})\].:,;$\"”’）．。：，、]|\*\*|'\s?\})"
+from forkleft.verify import wording
+from forkleft.verify.markup import after_thought, without_markup
+
+# How far statements reach, in characters.
+_BEFORE, _BEHIND = 180, 90
+# Of a text that names letters without end, those at its two ends are read.
+_MARKS_AT_AN_END = 500
+
+_LATIN = "A-Za-z0-9_\u00c0-\u024f"
+_WORD_END = r"(?![A-Za-z\u00c0-\u024f])"
+# Turkish puts its copula behind an apostrophe: C'dir. Elsewhere what follows one makes a word: C'est, D's.
+_END = rf"(?![{_LATIN}]|'(?![dt][iıuü]r)[A-Za-z\u00c0-\u024f])"
+_OPEN, _CLOSE = r"[\s\"'(\[{]{0,12}", r"[\s\"')\]}]{0,12}"
+_CLOSE_HERE = r"[ \t\"')\]}]{0,12}"
+_LINE_ENDS = r"[^\S\n]{0,12}[.。]?[^\S\n]{0,12}(?:\n|\Z)"
+_LABEL = re.compile(r"(?m)^[ \t]{0,8}[(\[]?([A-Z])[).:\]、][ \t]{0,8}\S")
+_OPENED, _CLOSED = re.compile(r"[\"'(\[{]\s?$"), re.compile(r"\s?(?:[\")\]}]|'(?![A-Za-z]))")
+# Sums, sets and degrees; hyphens and full stops within a word: C++, D-glucose, B.C.
+_FORMULA_BEFORE = re.compile(r"(?:(?:[=+*/<>^∩∪⊂∈°]|\\[A-Za-z]+)\s?|[A-Za-z]\(|[A-Za-z]\.|[A-Za-z]-)$")
+_FORMULA_BEHIND = re.compile(r"\s?(?:[=+*/<>^∩∪⊂∈#]|\\[A-Za-z])|\.[A-Za-z]|-[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A letter that stands alone, and what is around it. begins: nothing but signs stands before it in the text."""
+
+    letter: str
+    before: str
+    behind: str
+    begins: bool
+    listed: bool
 
 
 def choice_answer(response: str, letters: str) -> str | None:
     """The letter of `letters` that the response chooses, or None if it chooses none."""
-    for pattern in _patterns(letters):
-        found = pattern.findall(response)
-        if found:
-            return found[-1].upper()
-    return None
+    last_words = after_thought(response)
+    found = None if last_words is None else _chosen(without_markup(last_words), letters)
+    return found or _chosen(without_markup(response), letters)
+
+
+def _chosen(text: str, letters: str) -> str | None:
+    rules = _rules(letters)
+    ranked = [(rank, mark.letter.upper()) for mark in rules.marks(text) if (rank := rules.rank(mark)) is not None]
+    if not ranked:
+        return None
+    strongest = min(rank for rank, _ in ranked)
+    return [letter for rank, letter in ranked if rank == strongest][-1]
+
+
+def _listed(text: str) -> set[int]:
+    """Where letters label the options as they are listed again: A, B, … at the start of consecutive lines."""
+    found: set[int] = set()
+    last: re.Match[str] | None = None
+    for label in _LABEL.finditer(text):
+        if last and ord(label[1]) == ord(last[1]) + 1 and text.count("\n", last.start(1), label.start(1)) == 1:
+            found |= {last.start(1), label.start(1)}
+        last = label
+    return found
 
 
 @functools.cache
-def _patterns(letters: str) -> tuple[re.Pattern[str], ...]:
-    # Not `\b`: between Chinese characters and a letter there is no word boundary.
-    alone = r"(?![A-Za-z0-9_])"
-    capital, either = f"([{letters}]){alone}", f"([{letters}{letters.lower()}]){alone}"
-    closed = r"[\"”)\]}*$]|['’](?![A-Za-z])|[^\S\n]{0,12}\.?[^\S\n]{0,12}(?:\n|\Z)"
-    marked = f"([{letters}]{alone}|[{letters.lower()}](?={closed}))"
-    answer = r"(?<![A-Za-z])(?i:answer)"
-    gap = rf"{_AROUND}(?:{_NOUN})?{_AROUND}(?:{_FONT})?"
-    in_box = rf"{_AROUND}(?:(?:{_FONT}|{_NOUN}){_AROUND}){{0,3}}"
-    return (
-        re.compile(rf"\\boxed\s?\{{{in_box}{either}(?=\s{{0,12}}{_CLOSING})"),
-        re.compile(rf"{answer}{_AROUND}[:=：]{gap}{marked}"),
-        re.compile(rf"{answer}{_AROUND}\s(?i:is):?{gap}{capital}"),
-        re.compile(rf"(?<![A-Za-z0-9_]){capital}"),
-    )
+def _rules(letters: str) -> "_Rules":
+    return _Rules(letters)
+
+
+class _Rules:
+    """What the words around one of `letters` make of it. All patterns are bounded: no text makes a search slow."""
+
+    def __init__(self, letters: str) -> None:
+        small = letters.lower()
+        self._mark = re.compile(
+            rf"(?<![{_LATIN}])(?:[{letters}]{_END}|[{small}](?![{_LATIN}])(?=\s{{0,3}}[\"')\]}}.:,;]|{_LINE_ENDS}))"
+        )
+        # Without spaces, which are those of AND: what can be matched in two ways takes for ever.
+        one = rf"[\"'(\[]{{0,2}}[{letters}]{_END}[\"')\]]{{0,2}}"
+        several = rf"{one}(?:{wording.AND}{one}){{0,8}}"
+        fillers = (
+            rf"(?:[\s,:\"'(\[]{{0,4}}(?:(?i:{wording.FILLER})|{wording.SHORT_FILLER}){_WORD_END}){{0,6}}[\s,:]{{0,3}}"
+        )
+        noun = (
+            rf"(?:(?<![A-Za-z])(?i:{wording.ANSWER}|{wording.CORRECT_ONE}){_WORD_END}|(?i:{wording.ANSWER_ELSEWHERE}))"
+        )
+        # Up to the letter, within its sentence and past no other letter.
+        within = rf"(?:(?![.!?]\s|[。！？；;\n]|(?<![{_LATIN}])[{letters}]{_END}|{wording.ASIDE})[\s\S])"
+        self._box = re.compile(rf"\\(?:boxed|fbox)\s?\{{{_OPEN}(?:(?i:{wording.OPTION}|answer)[\s:]{{1,3}})?{_OPEN}$")
+        self._box_ends = re.compile(r"\s{0,12}(?:[})\].:,;\"、。]|'\s?\})")
+        self._field = re.compile(
+            rf"(?:{noun}{_CLOSE}(?:(?i:is)\s?)?(?:[:=–—→\]-]|=>|->)|(?:\A|\n)[^\n]{{0,30}}{noun}[^\S\n]{{0,12}}\n)"
+            rf"{fillers}{_OPEN}$"
+        )
+        self._sentence = re.compile(
+            rf"(?:(?<![A-Za-z])(?i:{wording.ANSWER}|{wording.CORRECT_ONE}){_WORD_END}{within}{{0,90}}?"
+            rf"(?:(?i:{wording.IS}){_WORD_END}|\bnot {several},? but){fillers}"
+            rf"|(?i:{wording.ANSWER_ELSEWHERE}){within}{{0,40}}"
+            rf"|(?<![A-Za-z])(?i:{wording.CHOOSE}){fillers}){_OPEN}$"
+        )
+        self._supposed = re.compile(rf"(?i:{wording.SUPPOSED})(?:(?![.!?]\s|[。！？\n]|\bthen\b)[\s\S]){{0,80}}$")
+        self._correct = re.compile(rf"{_CLOSE_HERE}(?:[.:,] ?)?(?i:{wording.IS_CORRECT})")
+        self._therefore = re.compile(rf"(?<![A-Za-z])(?i:{wording.THEREFORE}){fillers}{_OPEN}$")
+        self._noun = re.compile(rf"{noun}{_OPEN}$")
+        self._directly_not = re.compile(rf"(?i:{wording.NOT})$")
+        self._not = re.compile(rf"(?i:{wording.NOT})(?:{several}{wording.AND})?{_OPEN}$")
+        # Of a series all are wrong if the verb is in the plural: of `C, A is wrong` only A is.
+        others = rf"(?:{wording.AND}{one}){{1,8}}(?!{wording.IS_ONE})\s?"
+        self._is_wrong = re.compile(rf"{_CLOSE_HERE}(?:{others})?(?i:{wording.IS_WRONG})")
+        self._begins = re.compile(rf"{_CLOSE}(?:[.:,;)、。\]–—-]|$|(?i:{wording.BECAUSE}))|[\"')\]]|\s*\n")
+        self._option = re.compile(rf"(?i:{wording.OPTION}){_OPEN}$")
+        self._word = re.compile(rf"\s+(?!(?:{wording.FOLLOWS_A_LETTER}){_WORD_END})[a-z\u00df-\u024f]")
+
+    def marks(self, text: str) -> Iterator[_Mark]:
+        """The letters that stand alone, in their order."""
+        found, listed = list(self._mark.finditer(text)), _listed(text)
+        if len(found) > 2 * _MARKS_AT_AN_END:
+            found = found[:_MARKS_AT_AN_END] + found[-_MARKS_AT_AN_END:]
+        for one in found:
+            start, end = one.span()
+            before, behind = text[max(0, start - _BEFORE) : start], text[end : end + _BEHIND]
+            begins = start <= _BEFORE and re.fullmatch(_OPEN, before) is not None
+            yield _Mark(one[0], before, behind, begins, start in listed)
+
+    def rank(self, mark: _Mark) -> int | None:
+        """In which way the letter is stated, 1 the strongest; None if it is not chosen."""
+        before, behind = mark.before, mark.behind
+        if self._box.search(before):
+            return 1 if self._box_ends.match(behind) else None
+        line_ends = re.match(_CLOSE_HERE + _LINE_ENDS, behind) is not None
+        if mark.begins and line_ends and not behind.strip(" \n\"')]}.。"):
+            # All that was said.
+            return 6
+        is_marked = bool(_OPENED.search(before) and _CLOSED.match(behind))
+        if mark.letter.islower() and not is_marked:
+            return 2 if (line_ends or _CLOSED.match(behind)) and self._field.search(before) else None
+        if self._not.search(before) or self._is_wrong.match(behind) or self._may_be_word(mark, is_marked):
+            return None
+        if not mark.listed:
+            if self._field.search(before):
+                return 2
+            if re.match(rf"{_CLOSE}(?:[.。]|\Z)|{_LINE_ENDS}", behind) and self._noun.search(before):
+                return 3
+            if sentence := self._sentence.search(before):
+                return self._rank_of_sentence(before[: sentence.start()], behind)
+        if self._correct.match(behind):
+            return 5
+        if mark.listed:
+            return None
+        if line_ends and re.search(r"(?:\A|\n)[ \t\"'(\[{]{0,12}$", before):
+            return 6
+        if mark.begins and self._begins.match(behind):
+            return 7
+        if self._therefore.search(before):
+            return 8
+        if _FORMULA_BEFORE.search(before) or _FORMULA_BEHIND.match(behind):
+            return None
+        return 9
+
+    def _rank_of_sentence(self, before: str, behind: str) -> int | None:
+        if self._directly_not.search(before):
+            return None
+        is_supposed = self._supposed.search(before) or re.match(rf"{_CLOSE}if\s", behind)
+        return 4 if is_supposed else 3
+
+    def _may_be_word(self, mark: _Mark, is_marked: bool) -> bool:
+        if mark.letter not in wording.WORDS or is_marked or self._option.search(mark.before):
+            return False
+        if mark.letter == "I":
+            return re.match(r"\s+[A-Za-z]|'", mark.behind) is not None
+        return self._word.match(mark.behind) is not None

@@ -1,9 +1,14 @@
 """Worker processes that judge mathematical answers, each item within bounds of time and memory.
 
 Workers are fresh interpreters, not forks: the caller may hold threads and a GPU, and its main module is not imported
-again. An item that uses up its processor time is wrong. A worker that ends or stalls otherwise may be the machine's
-fault (memory that others took, a suspended session), so its item is tried once more on a fresh worker, and is wrong if
-that fails too. Every item is judged by itself, so that neither its neighbours nor the number of workers matter.
+again. Every item is judged by itself, so that neither its neighbours nor the number of workers matter, and its time is
+the processor's, so that a busy machine does not matter either.
+
+What an interpreter has computed before may still make an item faster or slower. So a worker's first item may use the
+whole time, later ones a part of it, which usual ones do not come near; an item that needs more is judged again, as the
+first item of a fresh worker. What decides that an item has no verdict is therefore always a worker that has judged
+nothing before. A worker that ends or stalls otherwise may be the machine's fault (memory that others took, a suspended
+session): its item is judged again too, and has no verdict if that fails as well.
 """
 
 import atexit
@@ -26,30 +31,33 @@ from forkleft.errors import ForkLeftError
 MAX_CHARACTERS = 100_000
 MAX_WORKERS = 4
 START_SECONDS = 300.0
-_TRIES = 2
-# A worker has its next items at hand and never waits for us. They must fit into a pipe: then writing them never waits
-# for the worker either, which may itself be waiting to get rid of a reply.
+# How often an item is given to a worker that then fails, and how many workers in a row may fail to start.
+_TRIES, _STARTS = 2, 5
+# The share of its time that an item may use on a worker that has judged others before.
+_LATER_SHARE = 0.2
+# A worker has its next items at hand and never waits for us.
 _ITEMS_AT_HAND = 4
-_BYTES_AT_HAND = 1 << 15
 _PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[3:]; "
-    "from forkleft.verify.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+    "import sys; sys.path[:] = sys.argv[4:]; "
+    "from forkleft.verify.worker import main; main(float(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))"
 )
 
-# A response and the expected answer, or None to look for the response's answer only.
-Request = tuple[str, str | None]
-# Whether it is right, and the answer found.
-Reply = tuple[bool, str | None]
-WRONG: Reply = (False, None)
+# How to judge (`math` or `opdlm`), a response, and the expected answer, or None to look for the response's only.
+Request = tuple[str, str, str | None]
+# Whether it is right, the answer found, and whether there is a verdict at all.
+Reply = tuple[bool, str | None, bool]
+WRONG: Reply = (False, None, True)
+NO_VERDICT: Reply = (False, None, False)
 
 
 @dataclass(frozen=True)
 class Bounds:
     """What one item may cost; usual ones take 2 to 10 ms. Processor time decides, so that a busy machine changes no
-    verdict; `wall_seconds` is for a worker that is stuck without computing. Memory is bounded on Linux only."""
+    verdict; `wall_seconds` is for a worker that is stuck without computing. `memory_bytes`: beyond what the worker
+    itself has, on Linux only."""
 
-    cpu_seconds: int = 5
-    wall_seconds: float = 60.0
+    cpu_seconds: float = 5.0
+    wall_seconds: float = 300.0
     memory_bytes: int = 1 << 30
 
 
@@ -65,10 +73,10 @@ class Pool:
     def judge(self, requests: Sequence[Request]) -> list[Reply]:
         """A reply to each request, in their order. Equal requests are judged once.
 
-        Raises ForkLeftError if a worker cannot be started.
+        Raises ForkLeftError if workers cannot be started.
         """
-        readable = [(readable_part(response), answer) for response, answer in requests]
-        distinct = [one for one in dict.fromkeys(readable) if one[0] and len(one[1] or "") <= MAX_CHARACTERS]
+        readable = [(kind, readable_part(response), answer) for kind, response, answer in requests]
+        distinct = [one for one in dict.fromkeys(readable) if one[1] and len(one[2] or "") <= MAX_CHARACTERS]
         with self._lock:
             try:
                 replies = dict(zip(distinct, self._judge(distinct), strict=True))
@@ -94,55 +102,95 @@ class Pool:
 
     def _judge(self, requests: Sequence[Request]) -> list[Reply]:
         lines = [json.dumps(request).encode() + b"\n" for request in requests]
-        waiting = deque(range(len(lines)))
+        waiting, again = deque(range(len(lines))), deque[int]()
         replies: dict[int, Reply] = {}
         failures: Counter[int] = Counter()
+        failed_starts = 0
         for worker in [worker for worker in self._workers if worker.process.poll() is not None]:
             self._end(worker)
         while len(replies) < len(lines):
-            while len(self._workers) < min(self.size, len(lines) - len(replies)):
-                self._workers.append(_Worker(self.bounds))
-            for depth in range(_ITEMS_AT_HAND):
-                for worker in self._workers:
-                    if waiting and len(worker.items) == depth and worker.has_room(lines[waiting[0]]):
-                        item = waiting.popleft()
-                        worker.ask(item, lines[item])
+            self._provide(len(lines) - len(replies), len(again))
+            self._hand_out(lines, waiting, again)
             for worker in self._heard():
                 for item, reply in worker.replies():
                     replies[item] = reply
+                if worker.ready:
+                    failed_starts = 0
                 if worker.ended is None:
                     continue
                 code = self._end(worker)
-                if worker.ended == "failed":
-                    if not worker.ready:
-                        raise ForkLeftError(
-                            f"a worker of the math verifier did not start (exit code {code}); its error is above. "
-                            f"Is math-verify installed for {sys.executable}?"
-                        )
+                if not worker.ready:
+                    failed_starts += 1
+                    self._check_start(code, failed_starts)
+                elif worker.ended == "failed":
                     failed = worker.items.popleft()
-                    failures[failed] += 1
-                    if code == -signal.SIGXCPU or failures[failed] == _TRIES:
-                        replies[failed] = WRONG
+                    over_time = code == -signal.SIGPROF
+                    failures[failed] += not over_time
+                    if (over_time and worker.judged == 0) or failures[failed] == _TRIES:
+                        replies[failed] = NO_VERDICT
                     else:
-                        waiting.appendleft(failed)
+                        again.append(failed)
                 waiting.extendleft(reversed(worker.items))
         return [replies[item] for item in range(len(lines))]
+
+    def _provide(self, left: int, again: int) -> None:
+        """Start workers: no more than there are items left, but a fresh one for each that is judged again."""
+        while len(self._workers) < min(self.size, left):
+            self._workers.append(_Worker(self.bounds))
+        fresh = sum(not worker.used for worker in self._workers)
+        idle = [worker for worker in self._workers if worker.used and not worker.items]
+        while fresh < again and (idle or len(self._workers) < self.size):
+            if len(self._workers) == self.size:
+                self._end(idle.pop())
+            self._workers.append(_Worker(self.bounds))
+            fresh += 1
+
+    def _hand_out(self, lines: Sequence[bytes], waiting: deque[int], again: deque[int]) -> None:
+        for worker in self._workers:
+            if again and worker.ready and not worker.used:
+                item = again.popleft()
+                worker.ask(item, lines[item])
+        for depth in range(_ITEMS_AT_HAND):
+            for worker in self._workers:
+                if waiting and worker.ready and len(worker.items) == depth:
+                    item = waiting.popleft()
+                    worker.ask(item, lines[item])
 
     def _heard(self) -> "Iterator[_Worker]":
         """Wait until workers say something, end, or are out of time, and give those."""
         busy = [worker for worker in self._workers if worker.items or not worker.ready]
         with selectors.DefaultSelector() as selector:
             for worker in busy:
-                selector.register(worker.output, selectors.EVENT_READ, worker)
+                selector.register(worker.output, selectors.EVENT_READ)
+                if worker.is_writing:
+                    selector.register(worker.input, selectors.EVENT_WRITE)
             patience = min(worker.deadline for worker in busy) - time.monotonic()
-            speaking = {key.fd for key, _ in selector.select(max(0.0, patience))}
+            active = {key.fd for key, _ in selector.select(max(0.0, patience))}
         for worker in busy:
-            if worker.output in speaking:
+            if worker.input in active:
+                worker.write()
+            if worker.output in active:
                 worker.hear()
                 yield worker
             elif time.monotonic() > worker.deadline:
                 worker.ended = "failed"
                 yield worker
+
+    def _check_start(self, code: int, failed_starts: int) -> None:
+        """Raise ForkLeftError if a worker ended by itself before it was ready, or workers are killed again and again.
+
+        A worker may be killed for no fault of its own, as by a kernel that is out of memory: then another is started.
+        """
+        if code >= 0:
+            raise ForkLeftError(
+                f"a worker of the math verifier did not start (exit code {code}); its error is above. "
+                f"Is math-verify installed for {sys.executable}?"
+            )
+        if failed_starts == _STARTS:
+            raise ForkLeftError(
+                f"{_STARTS} workers of the math verifier in a row were killed while they started (the last by signal "
+                f"{-code}); is there enough memory?"
+            )
 
     def _end(self, worker: "_Worker") -> int:
         self._workers.remove(worker)
@@ -153,44 +201,60 @@ class _Worker:
     """One process, its pipes, and the items it has at hand, of which it works on the first.
 
     `ended` is None while it serves, `"retired"` after a reply it called its last, `"failed"` after any other end.
+    `used`: whether it was given an item. `judged`: how many it replied to.
     """
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        limits = (str(bounds.cpu_seconds), str(bounds.memory_bytes))
-        self.process = subprocess.Popen(
-            # The worker finds modules where this process does.
-            [sys.executable, "-c", _PROGRAM, *limits, *map(str, sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # SymPy's choices may depend on the order of sets: the same in all workers and runs.
-            env=os.environ | {"PYTHONHASHSEED": "0"},
-            bufsize=0,
-        )
-        self.output = self.process.stdout.fileno()
+        limits = (bounds.cpu_seconds, bounds.cpu_seconds * _LATER_SHARE, bounds.memory_bytes)
+        try:
+            self.process = subprocess.Popen(
+                # The worker finds modules where this process does.
+                [sys.executable, "-c", _PROGRAM, *map(str, limits), *map(str, sys.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                # SymPy's choices may depend on the order of sets: the same in all workers and runs.
+                env=os.environ | {"PYTHONHASHSEED": "0"},
+                bufsize=0,
+            )
+        except OSError as error:
+            raise ForkLeftError(
+                f"cannot start a worker of the math verifier: {error.strerror}; is there enough memory, and are more "
+                "processes allowed?"
+            ) from error
+        self.input, self.output = self.process.stdin.fileno(), self.process.stdout.fileno()
+        # A write that the worker does not take must not keep us from looking at the clock.
+        os.set_blocking(self.input, False)
         self.deadline = time.monotonic() + START_SECONDS
-        self.ready = False
+        self.ready = self.used = False
         self.ended: str | None = None
         self.items: deque[int] = deque()
-        self._sizes: deque[int] = deque()
-        self._heard = b""
+        self.judged = 0
+        self._unwritten = self._heard = b""
 
-    def has_room(self, line: bytes) -> bool:
-        """Whether one more item can be handed over without waiting."""
-        return self.ready and (not self.items or sum(self._sizes) + len(line) <= _BYTES_AT_HAND)
+    @property
+    def is_writing(self) -> bool:
+        """Whether the worker has yet to take something of its items."""
+        return bool(self._unwritten)
 
     def ask(self, item: int, line: bytes) -> None:
         """Hand over an item. That the process has ended is noticed when its reply is awaited."""
         if not self.items:
             self.deadline = time.monotonic() + self.bounds.wall_seconds
+        self.used = True
         self.items.append(item)
-        self._sizes.append(len(line))
-        rest = memoryview(line)
+        self._unwritten += line
+        self.write()
+
+    def write(self) -> None:
+        """Write what the worker takes now."""
         try:
-            while rest:
-                rest = rest[self.process.stdin.write(rest) :]
-        except BrokenPipeError:
+            while self._unwritten:
+                self._unwritten = self._unwritten[os.write(self.input, self._unwritten) :]
+        except BlockingIOError:
             pass
+        except BrokenPipeError:
+            self._unwritten = b""
 
     def hear(self) -> None:
         """Take what the process has written so far."""
@@ -208,11 +272,11 @@ class _Worker:
                 self.ready = line == b'"ready"'
                 continue
             correct, extracted, last = json.loads(line)
-            self._sizes.popleft()
+            self.judged += 1
             self.deadline = time.monotonic() + self.bounds.wall_seconds
             if last:
                 self.ended = "retired"
-            yield self.items.popleft(), (correct, extracted)
+            yield self.items.popleft(), (correct, extracted, True)
 
     def end(self) -> int:
         """Kill the process if it still runs; its exit code."""

@@ -1,7 +1,10 @@
 """A worker process: reads a question a line, judges it, answers with a line. Ends when its standard input does.
 
-Line in: JSON `[response, answer or null]`. Line out: `[correct, extracted or null, last]`, where `last` says that this
-worker ends now. A first line `"ready"` says that everything is loaded.
+Line in: JSON `[kind, response, answer or null]`. Line out: `[correct, extracted or null, last]`, where `last` says that
+this worker ends now. A first line `"ready"` says that everything is loaded.
+
+The first item of a worker may use `cpu_seconds` of processor time, later ones `later_cpu_seconds`. The kernel ends the
+process over that (SIGPROF), whatever it is doing.
 """
 
 import json
@@ -10,39 +13,50 @@ import os
 import resource
 import signal
 import sys
-import time
 from pathlib import Path
 
 
-def main(cpu_seconds: int, memory_bytes: int) -> None:
-    """Serve until standard input ends. The kernel ends the process over `cpu_seconds` for one item."""
+def main(cpu_seconds: float, later_cpu_seconds: float, memory_bytes: int) -> None:
+    """Serve until standard input ends."""
     # An interrupt at the keyboard reaches the whole group; the parent decides what becomes of its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Whoever started the parent may have it ignored or blocked.
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
     # What libraries print must not get between the replies.
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     _limit(resource.RLIMIT_CORE, 0)
-    if sys.platform == "linux":  # elsewhere the kernel refuses or ignores it
-        _limit(resource.RLIMIT_AS, memory_bytes)
 
-    from forkleft.verify.math import judge
+    from sympy.core.cache import clear_cache
 
+    from forkleft.verify import math, opdlm
+
+    judges = {"math": math.judge, "opdlm": opdlm.judge}
     logging.disable(logging.CRITICAL)
     # The first item builds regular expressions and parser tables, which must not count as its own time.
-    judge(r"so \boxed{\frac{1}{2}}", "0.5")
+    for judge in judges.values():
+        judge(r"so \boxed{\frac{1}{2}}", "0.5")
     # From here on nothing on standard error is about us; before, it tells why a worker did not start.
     os.dup2(nowhere, sys.stderr.fileno())
 
+    loaded, seconds = _address_space(), cpu_seconds
     _send(replies, "ready")
     for line in sys.stdin.buffer:
-        _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + cpu_seconds)
-        correct, extracted = judge(*json.loads(line))
-        # What an item leaves behind must not count against the next one.
-        last = _address_space() > memory_bytes // 2
+        kind, response, answer = json.loads(line)
+        # What earlier items left behind makes this one neither faster nor shorter of memory.
+        clear_cache()
+        if sys.platform == "linux":  # elsewhere the kernel refuses or ignores it
+            _limit(resource.RLIMIT_AS, _address_space() + memory_bytes)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        correct, extracted = judges[kind](response, answer)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        last = _address_space() - loaded > memory_bytes // 2
         _send(replies, [correct, extracted, last])
         if last:
             return
+        seconds = later_cpu_seconds
 
 
 def _send(replies, value: object) -> None:

@@ -47,12 +47,12 @@ def write(path, *rows):
 def test_the_ten_of_the_paper():
     table = {one.name: (one.items, one.protocol, one.verifier, one.max_new_tokens) for one in BENCHMARKS.values()}
     assert table == {
-        "gsm8k": (1319, "generated", "math", 2048),
-        "math500": (500, "generated", "math", 2048),
-        "aime24": (30, "generated", "math", 2048),
-        "aime25": (30, "generated", "math", 2048),
-        "livemathbench-hard": (45, "generated", "math", 2048),
-        "mt-aime2024": (1650, "generated", "math", 4096),
+        "gsm8k": (1319, "generated", "opdlm", 2048),
+        "math500": (500, "generated", "opdlm", 2048),
+        "aime24": (30, "generated", "opdlm", 2048),
+        "aime25": (30, "generated", "opdlm", 2048),
+        "livemathbench-hard": (45, "generated", "opdlm", 2048),
+        "mt-aime2024": (1650, "generated", "opdlm", 4096),
         "gpqa-diamond": (198, "slot", "choice", 2048),
         "mlogiqa": (800, "slot", "choice", 2048),
         "ceval": (1346, "slot", "choice", 2048),

@@ -12,6 +12,7 @@ from forkleft.evaluate.benchmarks import BENCHMARKS, Benchmark, Item
 from forkleft.evaluate.prompts import PLAIN
 from forkleft.evaluate.protocols import Reply, Try
 from forkleft.evaluate.results import (
+    FORMAT,
     RECORDS,
     SUMMARY,
     Record,
@@ -210,6 +211,61 @@ def test_only_another_writer_is_taken_for_one(tmp_path, monkeypatch):
         pass
 
 
+def before(folder):
+    """Make a finished folder one that was written in format 1: other names, and no word of verdicts."""
+    for name in ("configuration.json", SUMMARY):
+        told = json.loads((folder / name).read_text())
+        configuration = told["configuration"] if name == SUMMARY else told
+        configuration["format"] = 1
+        configuration["verifier"] = {"opdlm": "math"}.get(configuration["verifier"], configuration["verifier"])
+        (folder / name).write_text(json.dumps(told))
+    rows = [json.loads(line) for line in (folder / RECORDS).read_text().splitlines()]
+    lines = [json.dumps({name: value for name, value in row.items() if name != "judged"}) + "\n" for row in rows]
+    (folder / RECORDS).write_text("".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("verifier", "protocol", "now"),
+    [
+        ("opdlm", "generated", "opdlm"),
+        ("choice", "slot", "choice"),
+        ("lab", "generated", "lab"),
+        ("choice", "generated", "choice (format 1)"),
+    ],
+)
+def test_results_of_before_keep_their_scorer(tmp_path, verifier, protocol, now):
+    configuration = CONFIGURATION | {"format": FORMAT, "verifier": verifier, "protocol": protocol}
+    folder = ResultFolder(tmp_path, configuration)
+    write(folder, [record("a", True)])
+    folder.finish([("a", 0)], ABOUT, 1)
+    before(tmp_path)
+    found = read_results(tmp_path)["sums"]
+    assert found.summary["configuration"] == configuration | {"verifier": now}
+    assert found.records == (record("a", True),)
+    if now == verifier:
+        assert ResultFolder(tmp_path, configuration).records() == {("a", 0): record("a", True)}
+    else:
+        with pytest.raises(ForkLeftError, match=r"differ in verifier \('choice \(format 1\)' there, 'choice' now\)"):
+            ResultFolder(tmp_path, configuration)
+
+
+def test_results_of_before_are_not_continued_by_another_scorer_of_the_same_name(tmp_path):
+    configuration = CONFIGURATION | {"format": FORMAT, "verifier": "opdlm"}
+    folder = ResultFolder(tmp_path, configuration)
+    write(folder, [record("a", True)])
+    folder.finish([("a", 0)], ABOUT, 1)
+    before(tmp_path)
+    with pytest.raises(ForkLeftError, match=r"differ in verifier \('opdlm' there, 'math' now\)"):
+        ResultFolder(tmp_path, configuration | {"verifier": "math"})
+
+
+def test_items_without_a_verdict_are_counted_by_themselves():
+    lost = record("c", False, extracted=None, judged=False)
+    figures = summarise([record("a", True), record("b", False, extracted=None), lost], 3)
+    assert (figures["correct"], figures["without_answer"], figures["without_verdict"]) == (1, 1, 1)
+    assert figures["accuracy"]["value"] == 1 / 3
+
+
 def test_what_is_no_number_is_not_written():
     with pytest.raises(ValueError, match="JSON compliant"):
         line_of(record("a", True, log_probs={"A": float("nan")}))
@@ -222,7 +278,8 @@ def test_figures_of_one_response_an_item():
     assert figures == {
         **{"items": 3, "expected_items": 4, "complete": False, "samples": 1, "correct": 2},
         **{"accuracy": {"value": 2 / 3, "low": low, "high": high}, "interval": "wilson"},
-        **{"without_answer": 1, "cut_by_budget": 1, "tokens": 14, "forwards": 6, "tokens_per_forward": 14 / 6},
+        **{"without_answer": 1, "without_verdict": 0, "cut_by_budget": 1},
+        **{"tokens": 14, "forwards": 6, "tokens_per_forward": 14 / 6},
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from forkleft.errors import ForkLeftError
 from forkleft.verify import pool as pool_module
-from forkleft.verify.pool import MAX_CHARACTERS, WRONG, Bounds, Pool, readable_part
+from forkleft.verify.pool import MAX_CHARACTERS, NO_VERDICT, WRONG, Bounds, Pool, readable_part
 
 # Cost more than any bound, each in its own way: a power tower, nesting, a search for numbers.
 ENDLESS = [r"\boxed{9^{9^{9^{9}}}}", "\\boxed{" + "(" * 3000 + "5" + ")" * 3000 + "}", "1 " * 30_000]
@@ -19,8 +19,7 @@ HOSTILE = [
     "}" * 1000 + r"\boxed{5",
     "\\boxed{5\x00}",
     "\x00" * 1000,
-    "\\boxed{\u202e5}",
-    "\\boxed{5\u200f}",
+    "\\boxed{6\u202e5}",
     "\\boxed{\ud800}",
     "\\boxed{" + "\\frac{1}{" * 900 + "5" + "}" * 900 + "}",
     "\\boxed{" + "1+" * 2_000_000 + "1}",
@@ -30,26 +29,29 @@ HOSTILE = [
     "",
 ]
 
-# Seconds in which a worker has started, even on a busy machine.
-START = 10.0
-
-# Stands in for the worker: what happens to the process depends on the response.
+# Stands in for the worker: what happens to the process depends on the response, and once on a file that is not there.
 SCRIPTED = """
-import json, os, sys, time
-flag = {flag!r}
-if {noise!r}:
-    print({noise!r})
+import json, os, signal, sys, time
+flag, at_start = {flag!r}, {at_start!r}
+
+def once():
+    new = not os.path.exists(flag)
+    open(flag, "w").close()
+    return new
+
+if at_start == "noise":
+    print("welcome")
+if at_start == "die" or at_start == "die once" and once():
+    os.kill(os.getpid(), signal.SIGKILL)
 print('"ready"', flush=True)
-for line in sys.stdin:
-    response, answer = json.loads(line)
+for judged, line in enumerate(sys.stdin):
+    kind, response, answer = json.loads(line)
     if response == "die":
         os._exit(1)
-    if response == "die once" and not os.path.exists(flag):
-        open(flag, "w").close()
-        os.kill(os.getpid(), 9)
-    if response == "over time" and not os.path.exists(flag):
-        open(flag, "w").close()
-        os.kill(os.getpid(), 24)
+    if response == "die once" and once():
+        os.kill(os.getpid(), signal.SIGKILL)
+    if response == "over time" or response == "over time if not first" and judged:
+        os.kill(os.getpid(), signal.SIGPROF)
     if response == "sleep":
         time.sleep(1000)
     print(json.dumps([response == answer, str(os.getpid()), response == "retire"]), flush=True)
@@ -58,7 +60,7 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def small_pool():
     pool = Pool(2, Bounds(cpu_seconds=1))
     yield pool
@@ -70,8 +72,9 @@ def scripted(monkeypatch, tmp_path):
     """A pool whose workers follow the script above."""
     pools = []
 
-    def build(size=2, noise="", **bounds):
-        monkeypatch.setattr(pool_module, "_PROGRAM", SCRIPTED.format(flag=str(tmp_path / "died"), noise=noise))
+    def build(size=2, at_start="", **bounds):
+        program = SCRIPTED.format(flag=str(tmp_path / "flag"), at_start=at_start)
+        monkeypatch.setattr(pool_module, "_PROGRAM", program)
         pools.append(Pool(size, Bounds(**bounds)))
         return pools[-1]
 
@@ -80,33 +83,44 @@ def scripted(monkeypatch, tmp_path):
         pool.close()
 
 
+def asked(*responses, answer=None, kind="math"):
+    """Requests for responses that are right answers to themselves, or to one answer."""
+    return [(kind, response, response if answer is None else answer) for response in responses]
+
+
 def verdicts(replies):
-    return [correct for correct, _ in replies]
+    return [correct for correct, _, _ in replies]
 
 
-def test_hostile_answers_are_wrong_and_cost_no_more_than_their_bounds(small_pool):
-    requests = [(response, "5") for response in [*ENDLESS, *HOSTILE]]
-    mixed = [request for hostile in requests for request in (hostile, (f"{len(hostile[0])}: \\boxed{{5}}", "5"))]
-    # Starts are not what is measured here; that a worker which was ended starts again is.
-    small_pool.judge([(r"\boxed{5}", "5")])
-    begun = time.monotonic()
-    assert verdicts(small_pool.judge(mixed)) == [False, True] * len(requests)
-    elapsed = time.monotonic() - begun
-    assert elapsed < len(ENDLESS) * START + len(mixed) * (small_pool.bounds.cpu_seconds + 1)
+def judged(replies):
+    return [judged for _, _, judged in replies]
+
+
+@pytest.mark.parametrize("kind", ["math", pytest.param("opdlm", marks=pytest.mark.slow)])
+def test_hostile_answers_are_not_right_and_keep_nobody_waiting(small_pool, kind):
+    requests = asked(*ENDLESS, *HOSTILE, answer="5", kind=kind)
+    mixed = [one for hostile in requests for one in (hostile, (kind, f"{len(hostile[1])}: \\boxed{{5}}", "5"))]
+    replies = small_pool.judge(mixed)
+    assert verdicts(replies) == [False, True] * len(requests)
+    assert not judged(replies)[0]
+    assert all(judged(replies)[1::2])
 
 
 @pytest.mark.parametrize("answer", ["9^{9^{9^{9}}}", "", "}" * 100, "\x00", "\ud800", "x" * (MAX_CHARACTERS + 1)])
 def test_hostile_expected_answers(small_pool, answer):
-    assert verdicts(small_pool.judge([(r"\boxed{5}", answer), (r"\boxed{5}", "5")])) == [False, True]
+    assert verdicts(small_pool.judge([("math", r"\boxed{5}", answer), ("math", r"\boxed{5}", "5")])) == [False, True]
 
 
 @pytest.mark.slow
-def test_neither_neighbours_nor_workers_matter(small_pool):
-    requests = [(f"so \\boxed{{{n}/{d}}}", f"\\frac{{{n % 5}}}{{{d}}}") for n in range(8) for d in range(1, 5)]
-    requests += [(ENDLESS[0], "5"), ("nothing", "5"), (r"\boxed{x=5}", "5"), (r"\boxed{5}", None)]
+@pytest.mark.parametrize("kind", ["math", "opdlm"])
+def test_neither_neighbours_nor_workers_matter(small_pool, kind):
+    requests = [(kind, f"so \\boxed{{{n}/{d}}}", f"\\frac{{{n % 5}}}{{{d}}}") for n in range(8) for d in range(1, 5)]
+    requests += asked(ENDLESS[0], "nothing", r"\boxed{x=5}", answer="5", kind=kind)
+    requests.append((kind, r"\boxed{5}", None))
     together = small_pool.judge(requests)
     assert verdicts(together).count(True) > 20
     assert verdicts(together[-4:]) == [False, False, True, False]
+    assert judged(together) == [True] * 32 + [False] + [True] * 3
     assert list(reversed(small_pool.judge(list(reversed(requests))))) == together
     assert small_pool.judge(requests * 2) == together * 2
     alone = Pool(1, small_pool.bounds)
@@ -122,81 +136,127 @@ def test_workers_are_kept(scripted):
 
 
 def started(pool):
-    assert verdicts(pool.judge([(str(n), "0") for n in range(50)])) == [True] + [False] * 49
+    assert verdicts(pool.judge(asked(*map(str, range(50)), answer="0"))) == [True] + [False] * 49
     return pool._workers
 
 
 def test_a_batch_starts_no_more_workers_than_it_has_items(scripted):
     pool = scripted(size=4)
-    pool.judge([("a", "a")])
+    pool.judge(asked("a"))
     assert len(pool._workers) == 1
 
 
-def test_a_worker_that_dies_makes_only_its_own_item_wrong(scripted):
-    pool = scripted()
-    requests = [(response, response) for response in ("a", "b", "die", "c", "d", "e", "die", "f")]
-    assert verdicts(pool.judge(requests)) == [True, True, False, True, True, True, False, True]
+def test_a_worker_that_dies_costs_only_its_own_item_the_verdict(scripted):
+    replies = scripted().judge(asked("a", "b", "die", "c", "d", "e", "die", "f"))
+    assert verdicts(replies) == [True, True, False, True, True, True, False, True]
+    assert replies[2] == replies[6] == NO_VERDICT
 
 
 def test_an_item_is_tried_once_more(scripted, tmp_path):
-    pool = scripted(size=1)
-    assert verdicts(pool.judge([("a", "a"), ("die once", "die once"), ("b", "b")])) == [True, True, True]
-    assert (tmp_path / "died").exists()
+    assert verdicts(scripted(size=1).judge(asked("a", "die once", "b"))) == [True, True, True]
+    assert (tmp_path / "flag").exists()
 
 
-def test_an_item_over_its_time_is_not_tried_again(scripted):
-    pool = scripted(size=1)
-    assert verdicts(pool.judge([("a", "a"), ("over time", "over time"), ("b", "b")])) == [True, False, True]
+@pytest.mark.parametrize("size", [1, 2])
+def test_an_item_over_its_time_is_decided_by_a_worker_that_has_judged_nothing(scripted, size):
+    slow = "over time if not first"
+    replies = scripted(size=size).judge(asked("a", "b", slow, "c", "over time", "d"))
+    assert verdicts(replies) == [True, True, True, True, False, True]
+    assert replies[4] == NO_VERDICT
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_many_items_over_their_time(scripted, size):
+    slow = [f"{n}" for n in range(5)]
+    pool = scripted(size=size)
+    requests = [("math", "over time if not first", answer) for answer in slow]
+    assert judged(pool.judge([*asked("a", "b"), *requests, *asked("c")])) == [True] * 8
 
 
 def test_a_worker_that_died_while_nobody_asked(scripted):
     pool = scripted()
-    pool.judge([("a", "a"), ("b", "b")])
+    pool.judge(asked("a", "b"))
     for worker in pool._workers:
         os.kill(worker.process.pid, signal.SIGKILL)
         worker.process.wait()
-    assert verdicts(pool.judge([("a", "a"), ("b", "b"), ("c", "c")])) == [True, True, True]
+    assert verdicts(pool.judge(asked("a", "b", "c"))) == [True, True, True]
 
 
 def test_a_worker_that_is_stuck(scripted):
-    pool = scripted(wall_seconds=1.0)
-    assert verdicts(pool.judge([("a", "a"), ("sleep", "sleep"), ("b", "b"), ("c", "c")])) == [True, False, True, True]
+    replies = scripted(wall_seconds=1.0).judge(asked("a", "sleep", "b", "c"))
+    assert verdicts(replies) == [True, False, True, True]
+    assert replies[1] == NO_VERDICT
+
+
+def test_a_stopped_worker_that_takes_nothing(scripted):
+    pool = scripted(size=1, wall_seconds=1.0)
+    pool.judge(asked("a"))
+    (worker,) = pool._workers
+    os.kill(worker.process.pid, signal.SIGSTOP)
+    # More than a pipe holds, so that not all of it can be written.
+    requests, found = asked("\u20ac" * 90_000, "b"), []
+    thread = threading.Thread(target=lambda: found.extend(pool.judge(requests)), daemon=True)
+    thread.start()
+    thread.join(60)
+    hung = thread.is_alive()
+    worker.process.kill()
+    thread.join()
+    assert not hung
+    assert verdicts(found) == [True, True]
 
 
 def test_a_worker_that_retires_leaves_its_items_to_others(scripted):
-    pool = scripted(size=1)
-    replies = pool.judge([("a", "a"), ("retire", "retire"), ("b", "b"), ("c", "c")])
+    replies = scripted(size=1).judge(asked("a", "retire", "b", "c"))
     assert verdicts(replies) == [True, True, True, True]
     assert replies[1][1] != replies[2][1]
 
 
 def test_large_items_do_not_block_the_pipes(scripted):
-    pool = scripted()
-    requests = [(f"{n}" + "\u20ac" * 90_000, f"{n}" + "\u20ac" * 90_000) for n in range(12)]
-    assert verdicts(pool.judge(requests)) == [True] * 12
+    assert verdicts(scripted().judge(asked(*(f"{n}" + "\u20ac" * 90_000 for n in range(12))))) == [True] * 12
 
 
 def test_something_printed_before_the_start(scripted):
-    assert verdicts(scripted(noise="welcome").judge([("a", "a")])) == [True]
+    assert verdicts(scripted(at_start="noise").judge(asked("a"))) == [True]
 
 
 def test_a_worker_that_does_not_start(monkeypatch):
     monkeypatch.setattr(pool_module, "_PROGRAM", "raise SystemExit(3)")
     with pytest.raises(ForkLeftError, match=r"did not start \(exit code 3\).*Is math-verify installed"):
-        Pool(2).judge([("a", "a")])
+        Pool(2).judge(asked("a"))
+
+
+def test_a_worker_that_is_killed_while_it_starts(scripted, tmp_path):
+    assert verdicts(scripted(at_start="die once").judge(asked("a", "b", "c"))) == [True] * 3
+    assert (tmp_path / "flag").exists()
+
+
+def test_workers_that_are_killed_again_and_again(scripted):
+    with pytest.raises(
+        ForkLeftError, match=r"5 workers .* in a row were killed while they started \(the last by signal 9"
+    ):
+        scripted(at_start="die").judge(asked("a"))
+
+
+def test_no_process_can_be_started(monkeypatch):
+    def refuse(*arguments, **options):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(pool_module.subprocess, "Popen", refuse)
+    with pytest.raises(ForkLeftError, match="cannot start a worker of the math verifier: Resource temporarily"):
+        Pool(1).judge(asked("a"))
 
 
 def test_after_an_interrupt_no_reply_is_taken_for_another(scripted, monkeypatch):
     pool = scripted(size=1)
-    pool.judge([("a", "a")])
+    pool.judge(asked("a"))
 
     def interrupt(worker):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(pool_module._Worker, "hear", interrupt)
-        pool.judge([("b", "b"), ("c", "c")])
-    assert verdicts(pool.judge([("d", "e"), ("f", "f")])) == [False, True]
+        pool.judge(asked("b", "c"))
+    assert verdicts(pool.judge([("math", "d", "e"), ("math", "f", "f")])) == [False, True]
 
 
 def test_threads_share_a_pool(scripted):
@@ -204,7 +264,7 @@ def test_threads_share_a_pool(scripted):
     found = {}
 
     def ask(name):
-        found[name] = verdicts(pool.judge([(f"{name}{n}", f"{name}{n - n % 2}") for n in range(40)]))
+        found[name] = verdicts(pool.judge([("math", f"{name}{n}", f"{name}{n - n % 2}") for n in range(40)]))
 
     threads = [threading.Thread(target=ask, args=(name,)) for name in "abc"]
     for thread in threads:
@@ -220,7 +280,7 @@ def test_a_long_response_is_read_from_its_last_box():
     assert readable_part(prose) == ""
     assert readable_part(rf"{prose} \boxed{{4}} \boxed{{5}} fine") == r"\boxed{5} fine"
     assert readable_part(rf"\boxed{{5}} {prose}") == ""
-    assert Pool(1).judge([(prose, "5")]) == [WRONG]
+    assert Pool(1).judge([("math", prose, "5")]) == [WRONG]
 
 
 # A program of a user, with no guard around its main part.
