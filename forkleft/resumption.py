@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,11 @@ _DECISIVE = (
 # The batch size and the accumulation that follow from questions_per_update are compared instead of it.
 _INDIFFERENT = {"rollout_batch_size", "answer_cache", "trace_steps", "save_at", "eval_at", "questions_per_update"}
 
+# The entry of a run that says when it was made longer under a schedule that knows its end.
+LENGTHENED = "lengthened"
+# Schedules without an end.
+_WITHOUT_END = ("constant", "constant_with_warmup", "inverse_sqrt")
+
 
 def decisive(
     args: ForkLeftConfig,
@@ -70,18 +75,44 @@ def decisive(
     return json.loads(json.dumps(values, default=_plain))
 
 
-def check_resumable(folder: Path, ours: dict[str, Any]) -> None:
-    """Raise ForkLeftError if a checkpoint belongs to another configuration, or has no optimiser state."""
-    theirs = read_run(folder) or {}
+def check_resumable(folder: Path, ours: Mapping[str, Any]) -> str | None:
+    """Raise ForkLeftError if a checkpoint belongs to another configuration, or has no optimiser state.
+
+    The run may have been made longer since. Where its schedule then takes another course than that of a run which was
+    as long from the start, what is returned says so, for people to read; else None.
+    """
+    theirs = {name: value for name, value in (read_run(folder) or {}).items() if name != LENGTHENED}
     differing = list(_differing(theirs, ours))
-    if differing:
-        told = "; ".join(f"{name} was {was!r}, is {now!r}" for name, was, now in differing)
-        raise ForkLeftError(f"{folder} belongs to another configuration: {told}; restore these, or start a new run")
+    longer = [change for change in differing if _is_longer(theirs, ours, *change)]
+    if others := [change for change in differing if change not in longer]:
+        told = "; ".join(f"{name} was {was!r}, is {now!r}" for name, was, now in others)
+        hint = ""
+        if any(name == "max_steps" for name, _, _ in others):
+            hint = " (max_steps may grow, and not shrink)"
+        raise ForkLeftError(
+            f"{folder} belongs to another configuration: {told}{hint}; restore these, or start a new run"
+        )
     if not list(folder.glob("optimizer*")):
         raise ForkLeftError(
             f"{folder} holds no optimiser state (it was saved with save_only_model), so that the run cannot go on as "
             "it would have; start a new run from its weights"
         )
+    if not longer or _knows_no_end(ours):
+        return None
+    return " and ".join(f"{name} was {was:g} before" for name, was, _ in longer)
+
+
+def _is_longer(theirs: Mapping[str, Any], ours: Mapping[str, Any], name: str, was: Any, now: Any) -> bool:
+    if name == "max_steps":
+        return was is not None and 0 < was < now
+    by_epochs = theirs.get("max_steps") == ours.get("max_steps") == -1
+    return name == "num_train_epochs" and by_epochs and was < now
+
+
+def _knows_no_end(run: Mapping[str, Any]) -> bool:
+    """Whether the learning rate of an update does not depend on how many there will be."""
+    # A warm-up below 1 is a share of all updates.
+    return run["lr_scheduler_type"] in _WITHOUT_END and not 0 < run["warmup_steps"] < 1
 
 
 def _plain(value: Any) -> Any:
@@ -89,9 +120,9 @@ def _plain(value: Any) -> Any:
     return sorted(value, key=str) if isinstance(value, set | frozenset) else str(value)
 
 
-def _differing(theirs: dict[str, Any], ours: dict[str, Any], within: str = "") -> Iterator[tuple[str, Any, Any]]:
+def _differing(theirs: Mapping[str, Any], ours: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Name, old and new value of all that differs; of dictionaries in both, only the differing entries."""
-    for name in ours | theirs:
+    for name in {**ours, **theirs}:
         was, now = theirs.get(name), ours.get(name)
         if isinstance(was, dict) and isinstance(now, dict):
             yield from _differing(was, now, f"{within}{name}.")

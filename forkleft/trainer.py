@@ -32,7 +32,7 @@ from forkleft.metrics import Observation, summarise
 from forkleft.objective.update import Record, update_loss
 from forkleft.progress import ProgressLine
 from forkleft.prompts import prompt_ids
-from forkleft.resumption import decisive
+from forkleft.resumption import LENGTHENED, decisive
 from forkleft.rollout import Trajectory, decoding_of, write
 from forkleft.saving import SavingTrainer
 from forkleft.sharing import answer_calls, gathered
@@ -367,6 +367,7 @@ class ForkLeftTrainer(SavingTrainer):
             self.state,
             hub_id=self.hub_model_id,
             adapters=self._leaves_adapters,
+            lengthened=self._decisive.get(LENGTHENED, ()),
             tags=tags,
             metadata=metadata,
         )
