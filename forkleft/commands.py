@@ -107,13 +107,10 @@ def _list_options() -> None:
 def generate(options: argparse.Namespace) -> None:
     """`forkleft generate`."""
     from forkleft.rollout import decoding_of
-    from forkleft.writing import read_prompts, write_responses
+    from forkleft.writing import read_prompts, user_turn, write_responses
 
     _hide_loading_bars()
-    if options.file is not None:
-        conversations = read_prompts(options.file)
-    else:
-        conversations = [[{"role": "user", "content": options.prompt}]]
+    conversations = [user_turn(options.prompt)] if options.file is None else read_prompts(options.file)
     student = _load_student(options)
     said = {name: getattr(options, name) for name in ("order", "passes", "threshold")}
     write_responses(

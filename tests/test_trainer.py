@@ -251,7 +251,7 @@ def test_resuming_with_another_configuration_is_refused(tmp_path):
 @pytest.mark.parametrize("schedule", ["constant", "constant_with_warmup", "linear"])
 def test_a_run_may_be_made_longer(tmp_path, caplog, schedule):
     """With a schedule that knows no end it is the run that was as long from the start; else that is said."""
-    settings = CHECKPOINTED | {"lr_scheduler_type": schedule, "warmup_steps": 3, "logging_steps": 1, "max_steps": 4}
+    settings = CHECKPOINTED | {"lr_scheduler_type": schedule, "warmup_steps": 2, "logging_steps": 1, "max_steps": 4}
     whole = make_trainer(tmp_path / "whole", **settings | {"max_steps": 6})
     whole.train()
     make_trainer(tmp_path / "grown", **settings).train()

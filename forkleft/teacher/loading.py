@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from forkleft.errors import ForkLeftError
+from forkleft.bundled import local_path
+from forkleft.errors import DiffusionError, ForkLeftError
 from forkleft.prompts import read_template
 from forkleft.students.autoregressive import load_causal_lm
+from forkleft.students.families import is_diffusion
+from forkleft.students.loading import read_sidecar
 from forkleft.students.student import Student
 from forkleft.teacher.local import Teacher
 from forkleft.vocabulary import common_vocabulary, resolve_stop_ids
@@ -43,8 +46,10 @@ def load_teacher(
     trust_remote_code: run the repository's own code, where its class is not one of Transformers.
     settings: for `from_pretrained`, such as `device_map` or `quantization_config`.
 
-    Raises ForkLeftError if it cannot be loaded whole, or if student and teacher cut text differently.
+    Raises ForkLeftError if it cannot be loaded whole, if it is a diffusion model, or if student and teacher cut text
+    differently.
     """
+    _refuse_diffusion(path_or_hub_id)
     model, tokenizer = load_causal_lm(
         path_or_hub_id, gguf_file=gguf_file, dtype=dtype, trust_remote_code=trust_remote_code, **settings
     )
@@ -57,6 +62,23 @@ def load_teacher(
     if device is not None:
         teacher.place(torch.device(device))
     return teacher
+
+
+def _refuse_diffusion(path_or_hub_id: str | Path) -> None:
+    folder = local_path(path_or_hub_id)
+    if folder.is_dir():
+        noted, source, revision = read_sidecar(folder) is not None, str(folder), None
+    else:
+        noted, (source, _, revision) = False, str(path_or_hub_id).partition("@")
+    try:
+        config, _ = PretrainedConfig.get_config_dict(source, revision=revision or None)
+    except (OSError, ValueError):  # a GGUF file, or nothing at all: whatever it is, loading says
+        config = {}
+    if noted or is_diffusion(config):
+        raise DiffusionError(
+            f"{path_or_hub_id} is a diffusion model, which does not write from left to right: expected an "
+            "autoregressive one"
+        )
 
 
 def _agreed_stop_ids(
