@@ -94,14 +94,18 @@ def _recipe_options(options: argparse.Namespace) -> dict[str, Any] | None:
 
 def _list_options() -> None:
     from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
 
-    from forkleft.recipes import default_of, options
+    from forkleft.recipes import default_of, grouped_options
 
     console = Console()
-    for name, option in options().items():
-        console.print(f"[bold]{name}[/]  [dim]default {default_of(option)!r}[/]", highlight=False)
-        if text := option.metadata.get("help"):
-            console.print(f"    {' '.join(text.split())}", highlight=False, markup=False)
+    for title, options in grouped_options().items():
+        console.print(f"\n{title}", style="bold underline", highlight=False)
+        for name, option in options.items():
+            console.print(Text.assemble((name, "bold"), "  ", (f"default {default_of(option)!r}", "dim")))
+            if text := option.metadata.get("help"):
+                console.print(Padding(Text(" ".join(text.split())), (0, 0, 0, 4), expand=False))
 
 
 def generate(options: argparse.Namespace) -> None:
