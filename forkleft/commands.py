@@ -61,6 +61,9 @@ def train(options: argparse.Namespace) -> None:
     if said := _recipe_options(options):
         from forkleft import recipes, runs
 
+        if options.check:
+            runs.check(*recipes.recipe_of(said))
+            return
         trainer = runs.train(*recipes.recipe_of(said), said)
         if trainer.is_world_process_zero():
             left = "the model, its card, metrics.jsonl, curves.png and the checkpoints that were kept"

@@ -27,7 +27,7 @@ from forkleft.config import ForkLeftConfig, check_steps
 from forkleft.errors import ForkLeftError
 from forkleft.folders import LOCK_FILE, RUN_FILE, RunFolder, in_main_process, read_run, write_run
 from forkleft.metrics import StepFile
-from forkleft.resumption import LENGTHENED, check_resumable
+from forkleft.resumption import LENGTHENED, check_resumable, find_checkpoint
 
 _LOG = logging.getLogger(__name__)
 # What saving raises where the disk is full or a file cannot be written.
@@ -123,14 +123,7 @@ class SavingTrainer(Trainer):
 
     def _resumed(self, resume: str | bool) -> tuple[str, int]:
         output = self.folder.path
-        newest = resume is True or resume == "true"
-        checkpoint = checkpoints.newest_whole(output) if newest else Path(resume)
-        checkpoints.check_whole(checkpoint)
-        if checkpoint.resolve().parent != output.resolve():
-            raise ForkLeftError(
-                f"{checkpoint} is not of the run in {output}: a run goes on in its own folder, with its metrics and "
-                "its other checkpoints; set output_dir to that, or start a new run from these weights"
-            )
+        checkpoint = find_checkpoint(output, resume)
         other_course = check_resumable(checkpoint, self._decisive)
         state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
         step = state["global_step"]

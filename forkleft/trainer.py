@@ -54,7 +54,8 @@ class ForkLeftTrainer(SavingTrainer):
     """Trains a student from a teacher.
 
     student, teacher: as `load_student` and `load_teacher` give them. train_dataset, eval_dataset: rows with `question`
-    (or `messages`) and `answer`, and where there are any `solution` and `id`; eval_dataset may be several by name.
+    (or `messages`) and `answer`, and where there are any `solution` and `id`, or what `prepare_examples` made of such
+    rows; eval_dataset may be several by name.
     answerer: who gives the teacher's own answers, if not the teacher itself (an `AnswerServer`). peft_config: train an
     adapter instead of all weights; merge_adapters: save the final model with it merged. Further arguments are the
     Trainer's.
@@ -118,7 +119,9 @@ class ForkLeftTrainer(SavingTrainer):
         self._clock = Clock(self.progress.phase)
         self._retained = 0
 
-    def _examples(self, rows: Rows, args: ForkLeftConfig) -> list[Example]:
+    def _examples(self, rows: Rows | Sequence[Example], args: ForkLeftConfig) -> list[Example]:
+        if len(rows) and isinstance(rows[0], Example):
+            return list(rows)
         return prepare_examples(self.student, self.teacher, rows, args)
 
     # Updates.
@@ -136,12 +139,7 @@ class ForkLeftTrainer(SavingTrainer):
             drop_last=args.dataloader_drop_last,
             accumulated=args.gradient_accumulation_steps,
         )
-        if not len(batches):
-            raise ForkLeftError(
-                f"{len(self.train_dataset)} questions do not fill one update of "
-                f"{batches.together * batches.accumulated}, and "
-                "dataloader_drop_last leaves out what is not full; lower the batch size, or turn that off"
-            )
+        batches.check()
         return Loader(self.train_dataset, batches)
 
     def get_batch_samples(
@@ -308,7 +306,7 @@ class ForkLeftTrainer(SavingTrainer):
             for name, rows in given.items():
                 metrics |= self.evaluate(rows, ignore_keys, f"{metric_key_prefix}_{name}")
             return metrics
-        examples = given if len(given) and isinstance(given[0], Example) else self._examples(given, self.args)
+        examples = self._examples(given, self.args)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         mine = examples[rank::world]
         decoded = partial(
@@ -382,7 +380,6 @@ class ForkLeftTrainer(SavingTrainer):
             self.train_dataset,
             teacher=self.teacher.identity,
             answerer=self.collector.answerer.identity,
-            processes=self.accelerator.num_processes,
         )
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
