@@ -14,7 +14,7 @@ from accelerate.utils import gather_object
 from rich.console import Console
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from forkleft.collection import prepare_examples
+from forkleft.collection import prepare_examples, sharing_vocabulary
 from forkleft.config import ForkLeftConfig
 from forkleft.data import read_ids, rows_named
 from forkleft.errors import ForkLeftError
@@ -29,7 +29,7 @@ from forkleft.students import Student, load_student
 from forkleft.students.adapters import no_peft
 from forkleft.teacher import AnswerCache, AnswerServer, Teacher, cached_answers, load_teacher
 from forkleft.teacher.answers import Answerer, answer_key
-from forkleft.trainer import ForkLeftTrainer, sharing_vocabulary
+from forkleft.trainer import ForkLeftTrainer
 from forkleft.verify import verify_batch
 
 _LAB = "lab:"

@@ -24,7 +24,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from forkleft.batches import Batches, Loader
 from forkleft.card import model_card
-from forkleft.collection import Clock, Collected, Collector, prepare_examples
+from forkleft.collection import Clock, Collected, Collector, prepare_examples, sharing_vocabulary
 from forkleft.config import ForkLeftConfig
 from forkleft.data import Example
 from forkleft.errors import ForkLeftError
@@ -45,7 +45,6 @@ from forkleft.teacher import AnswerCache, Teacher
 from forkleft.teacher.answers import Answerer
 from forkleft.traces import traces
 from forkleft.verify import verify_batch
-from forkleft.vocabulary import common_vocabulary
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -403,25 +402,6 @@ class ForkLeftTrainer(SavingTrainer):
             self.save_model(str(folder), _internal_call=True)
         elif self.is_world_process_zero():
             save_student(self.student, folder, merge_adapters=self.merge_adapters)
-
-
-def sharing_vocabulary(student: Student, teacher: Teacher) -> Student:
-    """The student over the vocabulary that it shares with the teacher. Raises ForkLeftError if there is none."""
-    stop_ids = student.vocabulary.stop_ids
-    if missing := set(stop_ids) - set(teacher.stop_ids):
-        raise ForkLeftError(
-            f"the teacher would not stop at the student's stop ids {sorted(missing)}; make it with the union of both "
-            "models' stop ids"
-        )
-    vocabulary = common_vocabulary(
-        student.tokenizer,
-        teacher.tokenizer,
-        student_rows=student.head_weight.shape[0],
-        teacher_rows=teacher.head_weight.shape[0],
-        mask_id=student.vocabulary.mask_id,
-        stop_ids=tuple(dict.fromkeys([*stop_ids, *teacher.stop_ids])),
-    )
-    return Student(student.model, student.family, vocabulary, student.tokenizer, student.origin)
 
 
 def _peak_memory(device: torch.device) -> float:
