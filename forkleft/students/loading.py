@@ -123,9 +123,9 @@ def load_model(
 
     dtype: None for that of the checkpoint. Fields of `config.json` that nobody reads are logged.
     """
+    model = _empty_model(config)
     if unread := unread_fields(config):
         _LOG.info("fields of config.json that are not looked at: %s", ", ".join(unread))
-    model = _empty_model(config)
     stock, kind = model.config, config["model_type"]
     tied = stock.tie_word_embeddings
     head, embedding = head_and_embedding(kind)
