@@ -20,7 +20,7 @@ from forkleft.files import check_writable, told_of
 RUN_FILE = "forkleft.json"
 LOCK_FILE = ".lock"
 # What a run leaves when it has ended, and on its way there.
-_ENDED = ("*.safetensors", "*.safetensors.index.json", "config.json", "README.md")
+_ENDED = ("*.safetensors", "*.safetensors.index.json", "config.json", "README.md", "curves.png")
 _UNDER_WAY = ("metrics.jsonl", "routes.jsonl", "traces.jsonl", "recipe.yaml", RUN_FILE)
 _OPTION = "--output_dir"
 _OTHER_FOLDER = f"name another folder ({_OPTION})"

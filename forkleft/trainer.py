@@ -9,7 +9,6 @@ processes and accumulation steps, no step where every question was excluded, and
 """
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,8 +27,8 @@ from forkleft.collection import Clock, Collected, Collector, prepare_examples, s
 from forkleft.config import ForkLeftConfig
 from forkleft.data import Example
 from forkleft.errors import ForkLeftError
-from forkleft.metrics import Observation, summarise
-from forkleft.objective.update import Record, update_loss
+from forkleft.metrics import Observation, observe, peak_memory, summarise
+from forkleft.objective.update import update_loss
 from forkleft.progress import ProgressLine
 from forkleft.prompts import prompt_ids
 from forkleft.resumption import LENGTHENED, decisive
@@ -186,7 +185,7 @@ class ForkLeftTrainer(SavingTrainer):
                     teacher_weight_VE=self.teacher.head_weight,
                 )
             )
-        self._observe(collected, records)
+        self._observed += observe(collected, records)
         if self.args.trace_steps and self.state.global_step % self.args.trace_steps == 0:
             self._trace(model, collected, step=step)
         # Gradients are averaged over the processes; the method sums them.
@@ -218,23 +217,6 @@ class ForkLeftTrainer(SavingTrainer):
             )
         return norm
 
-    def _observe(self, collected: Collected, records: list[Record]) -> None:
-        for lesson, trajectory, cut, record in zip(
-            collected.lessons, collected.trajectories, collected.cut, records, strict=True
-        ):
-            question = lesson.question
-            self._observed.append(
-                Observation(
-                    record,
-                    student_right=question.student_right,
-                    teacher_right=question.teacher_right,
-                    tokens=len(trajectory.tokens),
-                    stopped=trajectory.stopped,
-                    empty=trajectory.stopped and not trajectory.text.strip(),
-                    reference_cut=cut,
-                )
-            )
-
     def _note_routes(self, collected: Collected, *, step: int) -> None:
         """Keep which questions an update has and on which route each is, in `routes.jsonl`."""
         pairs = gather_object([(lesson.question.id, lesson.route) for lesson in collected.lessons])
@@ -261,7 +243,7 @@ class ForkLeftTrainer(SavingTrainer):
             logs |= summarise(observed)
             logs |= {f"seconds_{phase}": seconds for phase, seconds in self._clock.seconds.items()}
             logs["tokens_per_second"] = sum(one.tokens for one in observed) / sum(self._clock.seconds.values())
-            logs["peak_memory_mb"] = _peak_memory(self.args.device)
+            logs["peak_memory_mb"] = peak_memory(self.args.device)
             self._observed = []
             self._clock.seconds.clear()
         super().log(logs, start_time)
@@ -402,13 +384,3 @@ class ForkLeftTrainer(SavingTrainer):
             self.save_model(str(folder), _internal_call=True)
         elif self.is_world_process_zero():
             save_student(self.student, folder, merge_adapters=self.merge_adapters)
-
-
-def _peak_memory(device: torch.device) -> float:
-    """Mebibytes: of the device where it is a GPU, else of the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    import resource
-
-    # In kibibytes, but on macOS in bytes.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
