@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from forkleft.data import Example
+from forkleft.errors import ForkLeftError
 from forkleft.randomness import keyed_generator
 
 
@@ -46,6 +47,14 @@ class Batches(Sampler[list[int]]):
         if self.drop_last:
             return self.count // (self.together * self.accumulated) * self.accumulated
         return math.ceil(self.count / self.together)
+
+    def check(self) -> None:
+        """Raise ForkLeftError if there is no batch at all."""
+        if not len(self):
+            raise ForkLeftError(
+                f"{self.count} questions do not fill one update of {self.together * self.accumulated}, and "
+                "dataloader_drop_last leaves out what is not full; lower the batch size, or turn that off"
+            )
 
     def __iter__(self) -> Iterator[list[int]]:
         order = list(range(self.count))

@@ -33,11 +33,13 @@ def model_card(
     *,
     hub_id: str | None = None,
     adapters: bool = False,
+    lengthened: Sequence[str] = (),
     tags: Sequence[str] = (),
     metadata: Mapping[str, Any] | None = None,
 ) -> str:
     """The page, in Markdown with the metadata that the hub reads: `tags` beside our own, and whatever of `metadata` is
-    not None. hub_id: where the model is uploaded to, if it is. adapters: the weights beside the card are adapters."""
+    not None. hub_id: where the model is uploaded to, if it is. adapters: the weights beside the card are adapters.
+    lengthened: what the length of the run was when, under a schedule that knows it."""
     family = student.family
     source = student.model.config.name_or_path if student.origin is None else student.origin.source
     base, master = (
@@ -49,7 +51,7 @@ def model_card(
     batch = config.train_batch_size * config.gradient_accumulation_steps * config.world_size
     values = {
         "updates": f"{state.global_step} of {batch} questions, {questions} in all",
-        "learning rate": f"{config.learning_rate:g}, {config.lr_scheduler_type.value}",
+        "learning rate": ", ".join([f"{config.learning_rate:g}", config.lr_scheduler_type.value, *lengthened]),
         "writing order": f"{config.rollout_order}, {config.passes} passes a block, {config.max_new_tokens} tokens",
         "verifier": config.verifier,
         "supervision": f"{config.supervision}, {config.view} view, {config.geometry} readout",

@@ -50,8 +50,8 @@ def move_files(staged: Path, final: Path) -> None:
     staged.rmdir()
 
 
-def fault(folder: Path) -> str | None:
-    """Why a checkpoint is not whole, or None if it is."""
+def fault(folder: Path, *, digests: bool = True) -> str | None:
+    """Why a checkpoint is not whole, or None if it is. digests: read all files, instead of looking for them only."""
     try:
         digests = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -62,27 +62,27 @@ def fault(folder: Path) -> str | None:
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
-        if file_digest(path) != digest:
+        if digests and file_digest(path) != digest:
             return f"{name} is damaged"
     return None
 
 
-def newest_whole(output: Path) -> Path:
+def newest_whole(output: Path, *, digests: bool = True) -> Path:
     """The newest whole checkpoint of a run. Raises ForkLeftError, naming what was found, if there is none."""
     faults = []
     for folder in reversed(steps(output).values()):
-        if (reason := fault(folder)) is None:
+        if (reason := fault(folder, digests=digests)) is None:
             return folder
         faults.append(f"{folder.name}: {reason}")
     what = "; ".join(faults) if faults else "no folder checkpoint-N"
     raise ForkLeftError(f"no whole checkpoint to resume from in {output} ({what}); start without resuming")
 
 
-def check_whole(folder: Path) -> None:
+def check_whole(folder: Path, *, digests: bool = True) -> None:
     """Raise ForkLeftError if a checkpoint that was named is not whole."""
     if not folder.is_dir():
         raise ForkLeftError(f"{folder} is no folder; name a checkpoint-N of the run, or true for the newest")
-    if (reason := fault(folder)) is not None:
+    if (reason := fault(folder, digests=digests)) is not None:
         raise ForkLeftError(
             f"{folder} is not a whole checkpoint ({reason}); name another, or true for the newest whole"
         )

@@ -92,6 +92,8 @@ def _parser() -> argparse.ArgumentParser:
         command.epilog = "Every option of the recipe can be given behind it and then wins: --learning_rate 1e-6."
         command.add_argument("--config", type=Path, metavar="FILE", help="a recipe, such as recipes/lab.yaml")
         command.add_argument("--options", action="store_true", help="list all options, and what they do")
+    told = "say what would run, and whether it can, without loading the models"
+    train.add_argument("--check", action="store_true", help=told)
 
     generate = _command(top, "generate", commands.generate, "let a student write, and watch the text denoise")
     _model_arguments(generate)

@@ -23,6 +23,7 @@ from forkleft.teacher import Answer, AnswerCache, Teacher, cached_answers
 from forkleft.teacher.answers import Answerer
 from forkleft.teacher.local import Asked
 from forkleft.verify import Judgement, judge_batch
+from forkleft.vocabulary import common_vocabulary
 
 _LOG = logging.getLogger(__name__)
 
@@ -183,6 +184,25 @@ class Collector:
         return [
             replace(lesson, teacher_hidden_SE=hidden[k]) if k in hidden else lesson for k, lesson in enumerate(lessons)
         ]
+
+
+def sharing_vocabulary(student: Student, teacher: Teacher) -> Student:
+    """The student over the vocabulary that it shares with the teacher. Raises ForkLeftError if there is none."""
+    stop_ids = student.vocabulary.stop_ids
+    if missing := set(stop_ids) - set(teacher.stop_ids):
+        raise ForkLeftError(
+            f"the teacher would not stop at the student's stop ids {sorted(missing)}; make it with the union of both "
+            "models' stop ids"
+        )
+    vocabulary = common_vocabulary(
+        student.tokenizer,
+        teacher.tokenizer,
+        student_rows=student.head_weight.shape[0],
+        teacher_rows=teacher.head_weight.shape[0],
+        mask_id=student.vocabulary.mask_id,
+        stop_ids=tuple(dict.fromkeys([*stop_ids, *teacher.stop_ids])),
+    )
+    return Student(student.model, student.family, vocabulary, student.tokenizer, student.origin)
 
 
 def prepare_examples(

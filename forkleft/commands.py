@@ -61,6 +61,9 @@ def train(options: argparse.Namespace) -> None:
     if said := _recipe_options(options):
         from forkleft import recipes, runs
 
+        if options.check:
+            runs.check(*recipes.recipe_of(said))
+            return
         trainer = runs.train(*recipes.recipe_of(said), said)
         if trainer.is_world_process_zero():
             left = "the model, its card, metrics.jsonl, curves.png and the checkpoints that were kept"
@@ -94,26 +97,27 @@ def _recipe_options(options: argparse.Namespace) -> dict[str, Any] | None:
 
 def _list_options() -> None:
     from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
 
-    from forkleft.recipes import default_of, options
+    from forkleft.recipes import default_of, grouped_options
 
     console = Console()
-    for name, option in options().items():
-        console.print(f"[bold]{name}[/]  [dim]default {default_of(option)!r}[/]", highlight=False)
-        if text := option.metadata.get("help"):
-            console.print(f"    {' '.join(text.split())}", highlight=False, markup=False)
+    for title, options in grouped_options().items():
+        console.print(f"\n{title}", style="bold underline", highlight=False)
+        for name, option in options.items():
+            console.print(Text.assemble((name, "bold"), "  ", (f"default {default_of(option)!r}", "dim")))
+            if text := option.metadata.get("help"):
+                console.print(Padding(Text(" ".join(text.split())), (0, 0, 0, 4), expand=False))
 
 
 def generate(options: argparse.Namespace) -> None:
     """`forkleft generate`."""
     from forkleft.rollout import decoding_of
-    from forkleft.writing import check_pause, read_prompts, write_responses
+    from forkleft.writing import check_pause, read_prompts, user_turn, write_responses
 
     _hide_loading_bars()
-    if options.file is not None:
-        conversations = read_prompts(options.file)
-    else:
-        conversations = [[{"role": "user", "content": options.prompt}]]
+    conversations = [user_turn(options.prompt)] if options.file is None else read_prompts(options.file)
     check_pause(options.slow, conversations, as_json=options.json)
     student = _load_student(options)
     said = {name: getattr(options, name) for name in ("order", "passes", "threshold")}
@@ -227,6 +231,73 @@ def paper(options: argparse.Namespace) -> None:
     from forkleft.study.paper_report import print_paper
 
     print_paper(options.table, as_json=options.json, as_markdown=options.markdown)
+
+
+def study_run(options: argparse.Namespace) -> None:
+    """`forkleft study run`."""
+    import torch
+    from rich.console import Console
+    from transformers.utils import logging
+
+    from forkleft.report.studies import show_study
+    from forkleft.study.cells import CELLS
+    from forkleft.study.plan import commands_of, plan_study, print_plan
+    from forkleft.study.progress import GridProgress
+    from forkleft.study.runner import run_cells
+    from forkleft.study.tables import print_study
+    from forkleft.study.timing import Rates
+
+    # What it thinks of an option it says in the log of every cell.
+    logging.set_verbosity_error()
+    # A GPU is not divided among cells.
+    jobs = options.jobs if options.jobs is not None else 1 if torch.cuda.is_available() else os.cpu_count() or 1
+    if jobs < 1:
+        raise ForkLeftError(f"--jobs must be at least 1, found {jobs}")
+    plan = plan_study(
+        options.file,
+        options.output,
+        seeds=options.seeds,
+        base=options.base,
+        overrides=options.set,
+        benchmarks=options.benchmark,
+        limit=options.limit,
+        decoding=options.decoding,
+    )
+    console = Console()
+    if options.dry_run:
+        print_plan(plan, jobs, console)
+        return
+    plan.begin()
+    if options.print_commands:
+        for line in commands_of(plan, options.launcher):
+            print(line)
+        return
+    with GridProgress(console, len(plan.cells), Rates.of_cells(plan.root / CELLS), jobs) as progress:
+        failures = run_cells(plan.cells, plan.root, progress, jobs=jobs)
+    print_study(*show_study(plan.folder), console)
+    console.print(f"{plan.folder}: table.md, results.json and the figures", highlight=False)
+    if failures:
+        sys.exit(1)
+
+
+def study_show(options: argparse.Namespace) -> None:
+    """`forkleft study show`."""
+    from rich.console import Console
+
+    from forkleft.report.studies import TABLE, show_study, study_folders
+    from forkleft.study.tables import print_study
+
+    shown = []
+    for folder in [found for path in options.folder for found in study_folders(path)]:
+        results, analysis = show_study(folder)
+        if options.markdown:
+            print((folder / TABLE).read_text(encoding="utf-8"))
+        elif options.json:
+            shown.append({"study": results.name, "seeds": list(results.seeds)} | asdict(analysis))
+        else:
+            print_study(results, analysis, Console())
+    if options.json:
+        print(json.dumps(shown, indent=2, ensure_ascii=False))
 
 
 def lm_eval(options: argparse.Namespace) -> None:

@@ -154,6 +154,8 @@ def _example(number: int, row: Mapping[str, Any], prompt_template: str) -> Examp
         messages = tuple(dict(message) for message in row["messages"])
         if not messages or not all({"role", "content"} <= set(one) for one in messages):
             raise ForkLeftError(f"row {number}: expected messages with role and content, found {row['messages']!r:.80}")
+        if _is_blank(messages[-1]["content"]):
+            raise ForkLeftError(f"row {number}: expected a question in the last message, found it empty")
     else:
         messages = ({"role": "user", "content": fill(prompt_template, {"question": _text(number, row, "question")})},)
     answer = _text(number, row, "answer")

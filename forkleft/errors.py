@@ -7,3 +7,7 @@ class ForkLeftError(ValueError):
 
 class AutoregressiveError(ForkLeftError):
     """A diffusion model was expected, and an autoregressive one found."""
+
+
+class DiffusionError(ForkLeftError):
+    """An autoregressive model was expected, and a diffusion model found."""

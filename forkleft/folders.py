@@ -14,14 +14,16 @@ from accelerate.utils import broadcast_object_list
 
 from forkleft.checkpoints import steps
 from forkleft.errors import ForkLeftError
+from forkleft.files import check_writable, told_of
 
 # What decides a run (`resumption.py`), beside its files and in every checkpoint.
 RUN_FILE = "forkleft.json"
 LOCK_FILE = ".lock"
 # What a run leaves when it has ended, and on its way there.
-_ENDED = ("*.safetensors", "*.safetensors.index.json", "config.json", "README.md")
+_ENDED = ("*.safetensors", "*.safetensors.index.json", "config.json", "README.md", "curves.png")
 _UNDER_WAY = ("metrics.jsonl", "routes.jsonl", "traces.jsonl", "recipe.yaml", RUN_FILE)
-_OTHER_FOLDER = "name another folder (--output_dir)"
+_OPTION = "--output_dir"
+_OTHER_FOLDER = f"name another folder ({_OPTION})"
 
 
 class RunFolder:
@@ -50,11 +52,19 @@ class RunFolder:
             finally:
                 self._is_held = False
 
+    def check_usable(self) -> None:
+        """Raise ForkLeftError if `held` would, and leave everything as it is."""
+        check_writable(self.path, _OPTION)
+        if not self._is_held and (self.path / LOCK_FILE).exists():
+            with _locked(self.path):
+                pass
+
     def check_new(self, run: Mapping[str, Any], *, own: Collection[str] = ()) -> None:
         """Raise ForkLeftError if a run that starts here would write over the files of another.
 
-        run: what decides the run that starts. If it is the one that was broken off here before its first checkpoint,
-        it may begin again: what there is of it comes once more. own: names of files that this run has written itself.
+        run: what decides the run that starts, as far as it is known yet. If it is the one that was broken off here
+        before its first checkpoint, it may begin again: what there is of it comes once more. own: names of files that
+        this run has written itself.
         """
         if steps(self.path):
             raise ForkLeftError(
@@ -62,7 +72,9 @@ class RunFolder:
                 f"{_OTHER_FOLDER}"
             )
         ended, under_way = (self._names(patterns, own) for patterns in (_ENDED, _UNDER_WAY))
-        if ended or (under_way and read_run(self.path) != run):
+        noted = read_run(self.path)
+        same = noted is not None and all(noted.get(name) == value for name, value in run.items())
+        if ended or (under_way and not same):
             raise ForkLeftError(
                 f"{self.path} holds files of an earlier run ({', '.join(ended + under_way)}), which a new one would "
                 f"overwrite, and no checkpoint to resume; {_OTHER_FOLDER}, or move them away"
@@ -105,24 +117,20 @@ def in_main_process(find: Callable[[], Any]) -> Any:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    if folder.is_file():
-        raise ForkLeftError(f"the output folder {folder} is a file; {_OTHER_FOLDER}")
+    check_writable(folder, _OPTION)
     with ExitStack() as stack:
-        try:
+        with told_of(folder, _OPTION):
             folder.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context((folder / LOCK_FILE).open("a+", encoding="utf-8"))
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                who = file.read().strip()
+                raise ForkLeftError(
+                    f"another run is writing to {folder}{who and f' ({who})'}; wait for it to end, or {_OTHER_FOLDER}"
+                ) from None
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
             file.flush()
-        except BlockingIOError:
-            file.seek(0)
-            who = file.read().strip()
-            raise ForkLeftError(
-                f"another run is writing to {folder}{who and f' ({who})'}; wait for it to end, or {_OTHER_FOLDER}"
-            ) from None
-        except OSError as error:
-            raise ForkLeftError(
-                f"cannot write to the output folder {folder}: {error.strerror}; {_OTHER_FOLDER}"
-            ) from error
         yield

@@ -2,11 +2,15 @@
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from forkleft.collection import Collected
 from forkleft.errors import ForkLeftError
 from forkleft.objective.routes import Route
 from forkleft.objective.update import Record
@@ -23,6 +27,24 @@ class Observation:
     stopped: bool
     empty: bool
     reference_cut: bool
+
+
+def observe(collected: Collected, records: Sequence[Record]) -> list[Observation]:
+    """What an update did with each question of a batch."""
+    return [
+        Observation(
+            record,
+            student_right=lesson.question.student_right,
+            teacher_right=lesson.question.teacher_right,
+            tokens=len(trajectory.tokens),
+            stopped=trajectory.stopped,
+            empty=trajectory.stopped and not trajectory.text.strip(),
+            reference_cut=cut,
+        )
+        for lesson, trajectory, cut, record in zip(
+            collected.lessons, collected.trajectories, collected.cut, records, strict=True
+        )
+    ]
 
 
 def summarise(seen: Sequence[Observation]) -> dict[str, float]:
@@ -55,6 +77,16 @@ def summarise(seen: Sequence[Observation]) -> dict[str, float]:
     put("empty", [one.empty for one in seen])
     metrics["references_cut"] = sum(one.reference_cut for one in seen)
     return metrics
+
+
+def peak_memory(device: torch.device) -> float:
+    """Mebibytes: of the device where it is a GPU, else of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    import resource
+
+    # In kibibytes, but on macOS in bytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 class StepFile:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from transformers import TrainingArguments
 
 from forkleft.config import ForkLeftConfig
 from forkleft.errors import ForkLeftError
@@ -135,11 +136,53 @@ _WORDS = {
 }
 _NEEDED = ("student", "teacher", "train_data", "output_dir")
 _NOT_KEPT = ("resume_from_checkpoint", "hub_token")
+# The group that begins at an option, in the order of `options()`.
+_GROUPS = {
+    "student": "The student",
+    "teacher": "The teacher",
+    "train_data": "Data",
+    "lora_rank": "Adapters",
+    "rollout_order": "How the student writes",
+    "teacher_max_new_tokens": "The teacher's answers",
+    "verifier": "Supervision",
+    "prompt_template": "Prompts and references",
+    "questions_per_update": "Updates",
+    "save_at": "Records",
+    "output_dir": "Output and length (from here on, options of Transformers)",
+    "learning_rate": "Learning rate",
+    "optim": "Optimiser",
+    "gradient_accumulation_steps": "Gradients",
+    "bf16": "Precision",
+    "gradient_checkpointing": "Memory and speed",
+    "logging_strategy": "Logs and trackers",
+    "eval_strategy": "Evaluation during training",
+    "save_only_model": "Checkpoints",
+    "push_to_hub": "The hub",
+    "load_best_model_at_end": "The best model",
+    "ignore_data_skip": "Repeatability",
+    "use_cpu": "Devices",
+    "dataloader_drop_last": "Order and loading of data",
+    "ddp_find_unused_parameters": "Several processes",
+    "debug": "Others",
+}
+_ELSEWHERE = {"resume_from_checkpoint": "Checkpoints"}
 
 
 def options() -> dict[str, Field]:
     """All options of a recipe by name: models and data first, then the method, then Transformers'."""
-    return {one.name: one for one in [*fields(Recipe), *_method_first(fields(ForkLeftConfig))] if one.init}
+    theirs = {one.name for one in fields(TrainingArguments)}
+    method_first = sorted(fields(ForkLeftConfig), key=lambda one: one.name in theirs)
+    return {one.name: one for one in [*fields(Recipe), *method_first] if one.init}
+
+
+def grouped_options() -> dict[str, dict[str, Field]]:
+    """The same in groups, by their titles."""
+    groups: dict[str, dict[str, Field]] = {}
+    title = ""
+    for name, option in options().items():
+        title = _GROUPS.get(name, title)
+        groups.setdefault(_ELSEWHERE.get(name, title), {})[name] = option
+    return groups
 
 
 def read_options(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -210,11 +253,6 @@ def not_default(said: Mapping[str, Any]) -> dict[str, Any]:
 def default_of(option: Field) -> Any:
     """What an option is if nothing is said."""
     return option.default_factory() if option.default_factory is not MISSING else option.default
-
-
-def _method_first(options: Sequence[Field]) -> list[Field]:
-    own = ForkLeftConfig.__annotations__
-    return sorted(options, key=lambda one: one.name not in own)
 
 
 def read_yaml(path: Path, kind: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
+from forkleft import checkpoints
 from forkleft.config import ForkLeftConfig
 from forkleft.data import Example
 from forkleft.errors import ForkLeftError
@@ -45,6 +46,32 @@ _FORMAT = 2
 # The batch size and the accumulation that follow from questions_per_update are compared instead of it.
 _INDIFFERENT = {"rollout_batch_size", "answer_cache", "trace_steps", "save_at", "eval_at", "questions_per_update"}
 
+# The entry of a run that says when it was made longer under a schedule that knows its end.
+LENGTHENED = "lengthened"
+# Schedules without an end.
+_WITHOUT_END = ("constant", "constant_with_warmup", "inverse_sqrt")
+
+
+def decisive_options(args: ForkLeftConfig) -> dict[str, Any]:
+    """What decides what a run learns and stands in its options."""
+    own = {field.name for field in fields(ForkLeftConfig)} - {field.name for field in fields(TrainingArguments)}
+    values = {name: getattr(args, name) for name in [*_DECISIVE, *sorted(own - _INDIFFERENT)]}
+    return _as_json(values | {"processes": args.world_size, "format": _FORMAT})
+
+
+def decisive_data(student: Student, examples: Sequence[Example]) -> dict[str, Any]:
+    """What decides it of the data and of the student, but for its weights."""
+    template = str(student.tokenizer.chat_template).encode()
+    questions = json.dumps([asdict(example) for example in examples], sort_keys=True).encode()
+    return _as_json(
+        {
+            "family": asdict(student.family),
+            "chat_template": hashlib.sha256(template).hexdigest(),
+            "stop_ids": student.vocabulary.stop_ids,
+            "questions": hashlib.sha256(questions).hexdigest(),
+        }
+    )
+
 
 def decisive(
     args: ForkLeftConfig,
@@ -54,37 +81,80 @@ def decisive(
     *,
     teacher: str,
     answerer: str,
-    processes: int,
 ) -> dict[str, Any]:
     """All that decides what a run learns, as it is kept in a checkpoint. teacher, answerer: their identities."""
-    own = {field.name for field in fields(ForkLeftConfig)} - {field.name for field in fields(TrainingArguments)}
-    values = {name: getattr(args, name) for name in [*_DECISIVE, *sorted(own - _INDIFFERENT)]}
-    values |= {"family": asdict(student.family), "teacher": teacher, "answerer": answerer, "processes": processes}
-    template = str(student.tokenizer.chat_template).encode()
-    values |= {"chat_template": hashlib.sha256(template).hexdigest(), "stop_ids": student.vocabulary.stop_ids}
     adapters = getattr(model, "peft_config", {})
+    values = {"teacher": teacher, "answerer": answerer}
     values["adapters"] = {name: vars(config) for name, config in adapters.items()}
     if adapters:
         # A checkpoint holds the adapters alone; all other weights come from the student that is given.
         values["student"] = fingerprint(student.model)
-    questions = [asdict(example) for example in examples]
-    values["format"] = _FORMAT
-    values["questions"] = hashlib.sha256(json.dumps(questions, sort_keys=True).encode()).hexdigest()
-    return json.loads(json.dumps(values, default=_plain))
+    return decisive_options(args) | decisive_data(student, examples) | _as_json(values)
 
 
-def check_resumable(folder: Path, ours: dict[str, Any]) -> None:
-    """Raise ForkLeftError if a checkpoint belongs to another configuration, or has no optimiser state."""
-    theirs = _as_of_today(read_run(folder) or {})
+def find_checkpoint(output: Path, resume: str | bool, *, digests: bool = True) -> Path:
+    """The checkpoint of a run to go on from: the newest whole one (true), or a folder of that name.
+
+    digests: read it whole. Raises ForkLeftError if there is none, if it is damaged, or not of the run in `output`.
+    """
+    if resume is True or resume == "true":
+        return checkpoints.newest_whole(output, digests=digests)
+    folder = Path(resume)
+    checkpoints.check_whole(folder, digests=digests)
+    if folder.resolve().parent != output.resolve():
+        raise ForkLeftError(
+            f"{folder} is not of the run in {output}: a run goes on in its own folder, with its metrics and its other "
+            "checkpoints; set output_dir to that, or start a new run from these weights"
+        )
+    return folder
+
+
+def check_resumable(folder: Path, ours: Mapping[str, Any], *, in_part: bool = False) -> str | None:
+    """Raise ForkLeftError if a checkpoint belongs to another configuration, or has no optimiser state.
+
+    ours: what decides the run; in_part: as far as it is known yet, the rest is not compared.
+    The run may have been made longer since. Where its schedule then takes another course than that of a run which was
+    as long from the start, what is returned says so, for people to read; else None.
+    """
+    theirs = {name: value for name, value in _as_of_today(read_run(folder) or {}).items() if name != LENGTHENED}
+    if in_part:
+        theirs = {name: value for name, value in theirs.items() if name in ours}
     differing = list(_differing(theirs, ours))
-    if differing:
-        told = "; ".join(f"{name} was {was!r}, is {now!r}" for name, was, now in differing)
-        raise ForkLeftError(f"{folder} belongs to another configuration: {told}; restore these, or start a new run")
+    longer = [change for change in differing if _is_longer(theirs, ours, *change)]
+    if others := [change for change in differing if change not in longer]:
+        told = "; ".join(f"{name} was {was!r}, is {now!r}" for name, was, now in others)
+        hint = ""
+        if any(name == "max_steps" for name, _, _ in others):
+            hint = " (max_steps may grow, and not shrink)"
+        raise ForkLeftError(
+            f"{folder} belongs to another configuration: {told}{hint}; restore these, or start a new run"
+        )
     if not list(folder.glob("optimizer*")):
         raise ForkLeftError(
             f"{folder} holds no optimiser state (it was saved with save_only_model), so that the run cannot go on as "
             "it would have; start a new run from its weights"
         )
+    if not longer or _knows_no_end(ours):
+        return None
+    return " and ".join(f"{name} was {was:g} before" for name, was, _ in longer)
+
+
+def _is_longer(theirs: Mapping[str, Any], ours: Mapping[str, Any], name: str, was: Any, now: Any) -> bool:
+    if name == "max_steps":
+        return was is not None and 0 < was < now
+    by_epochs = theirs.get("max_steps") == ours.get("max_steps") == -1
+    return name == "num_train_epochs" and by_epochs and was < now
+
+
+def _knows_no_end(run: Mapping[str, Any]) -> bool:
+    """Whether the learning rate of an update does not depend on how many there will be."""
+    # A warm-up below 1 is a share of all updates.
+    return run["lr_scheduler_type"] in _WITHOUT_END and not 0 < run["warmup_steps"] < 1
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as a file would give them back."""
+    return json.loads(json.dumps(values, default=_plain))
 
 
 def _as_of_today(run: dict[str, Any]) -> dict[str, Any]:
@@ -103,9 +173,9 @@ def _plain(value: Any) -> Any:
     return sorted(value, key=str) if isinstance(value, set | frozenset) else str(value)
 
 
-def _differing(theirs: dict[str, Any], ours: dict[str, Any], within: str = "") -> Iterator[tuple[str, Any, Any]]:
+def _differing(theirs: Mapping[str, Any], ours: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Name, old and new value of all that differs; of dictionaries in both, only the differing entries."""
-    for name in ours | theirs:
+    for name in {**ours, **theirs}:
         was, now = theirs.get(name), ours.get(name)
         if isinstance(was, dict) and isinstance(now, dict):
             yield from _differing(was, now, f"{within}{name}.")

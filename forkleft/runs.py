@@ -1,8 +1,9 @@
 """Runs behind `forkleft train` and `forkleft answer`: from a recipe to models, data and a trainer."""
 
+import copy
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ from accelerate.utils import gather_object
 from rich.console import Console
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from forkleft.collection import prepare_examples
+from forkleft.collection import prepare_examples, sharing_vocabulary
 from forkleft.config import ForkLeftConfig
 from forkleft.data import read_ids, rows_named
 from forkleft.errors import ForkLeftError
-from forkleft.folders import RunFolder
+from forkleft.folders import RunFolder, in_main_process
 from forkleft.jsonl import read_jsonl
 from forkleft.lab.questions import HELD_OUT_SETS, held_out, training_stream
+from forkleft.preflight import Prepared, check_folder, check_options, check_updates, plan_of
 from forkleft.progress import Meter
 from forkleft.recipes import API_KEY, Recipe, recipe_page
 from forkleft.report.curves import draw_curves
@@ -27,7 +29,7 @@ from forkleft.students import Student, load_student
 from forkleft.students.adapters import no_peft
 from forkleft.teacher import AnswerCache, AnswerServer, Teacher, cached_answers, load_teacher
 from forkleft.teacher.answers import Answerer, answer_key
-from forkleft.trainer import ForkLeftTrainer, sharing_vocabulary
+from forkleft.trainer import ForkLeftTrainer
 from forkleft.verify import verify_batch
 
 _LAB = "lab:"
@@ -53,19 +55,20 @@ def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> Fo
     said: the options that both come from (`read_options`); they are kept in the output folder.
     """
     folder = RunFolder(config.output_dir)
+    # From the start: a second run does not wait for its models to be told that it may not write here.
     with folder.held():
+        found = prepare(recipe, config, folder)
         student = student_of(recipe)
         teacher = teacher_of(recipe, student)
         settings: dict[str, Any] = {}
-        if recipe.eval_data is not None:
-            settings["eval_dataset"] = _eval_rows(recipe, config)
         if recipe.lora_rank is not None:
             settings["peft_config"] = _adapters(recipe)
         trainer = ForkLeftTrainer(
             student,
             teacher,
             config,
-            _train_rows(recipe, config),
+            found.examples,
+            found.held_out,
             answerer=_server(recipe, teacher),
             merge_adapters=recipe.merge_adapters,
             callbacks=[_KeptRecipe(recipe_page(said))],
@@ -78,25 +81,61 @@ def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> Fo
     return trainer
 
 
+def check(recipe: Recipe, config: ForkLeftConfig) -> None:
+    """Check a run as `train` does before it loads the models, and print what it would do."""
+    folder = RunFolder(config.output_dir)
+    found = prepare(recipe, config, folder)
+    if PartialState().is_main_process:
+        console = Console()
+        for name, text in plan_of(recipe, config, folder, found):
+            console.print(f"{name:<10} {text}", highlight=False, markup=False, soft_wrap=True)
+
+
+def prepare(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder) -> Prepared:
+    """Check all that can be without the weights of the models, and read the questions. Raises ForkLeftError.
+
+    folder: the output folder; if it is held, it is by this run.
+    """
+    check_options(recipe, config)
+    in_main_process(partial(check_folder, config, folder))
+    student, teacher = _without_weights(recipe)
+    if recipe.lora_rank is not None:
+        _check_adapters(recipe, student)
+    held_out = None
+    if recipe.eval_data is not None:
+        held_out = prepare_examples(student, teacher, _eval_rows(recipe, config), config)
+    examples = prepare_examples(student, teacher, _train_rows(recipe, config), config)
+    check_updates(config, len(examples))
+    found = Prepared(student, teacher, examples, held_out)
+    in_main_process(partial(check_folder, config, folder, found))
+    return found
+
+
+def _without_weights(recipe: Recipe) -> tuple[Student, Teacher]:
+    """Both models, without their weights, the student over the vocabulary that they share; their server answers."""
+    student = student_of(recipe, weights=False)
+    teacher = teacher_of(recipe, student, weights=False)
+    server = _server(recipe, teacher)
+    if server is not None:
+        in_main_process(server.check)
+    return sharing_vocabulary(student, teacher), teacher
+
+
 def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
     """Fill the teacher's answer cache with the answers to all training questions, and say how many are right.
 
     Processes under torchrun divide the questions.
     """
     state, console, budget = PartialState(), Console(), config.teacher_max_new_tokens
-    student = student_of(recipe)
-    if recipe.answers_url is not None:
-        # The server has the weights; here only the tokenizer, the context and the stop ids are needed.
-        recipe = replace(recipe, teacher_device_map="meta")
-    teacher = teacher_of(recipe, student)
+    # Of the student only its tokenizer, context and stop ids are needed; of a teacher on a server, too.
+    student, teacher = _without_weights(recipe)
+    cache = AnswerCache(config.answer_file)
+    examples = prepare_examples(student, teacher, _train_rows(recipe, config), config)
     answerer: Answerer | None = _server(recipe, teacher)
     if answerer is None:
-        answerer = teacher
+        answerer = teacher = teacher_of(recipe, student)
         teacher.place(config.device)
-    rows = _train_rows(recipe, config)
-    examples = prepare_examples(sharing_vocabulary(student, teacher), teacher, rows, config)
     mine = examples[state.process_index :: state.num_processes]
-    cache = AnswerCache(config.answer_file)
     keys = [answer_key(answerer.identity, example.messages, budget) for example in mine]
     unknown = [key for key in keys if cache.get(key) is None]
     name = f"question (process 1 of {state.num_processes})" if state.num_processes > 1 else "question"
@@ -120,7 +159,7 @@ def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
         )
 
 
-def student_of(recipe: Recipe) -> Student:
+def student_of(recipe: Recipe, *, weights: bool = True) -> Student:
     """The student of a recipe, in float32: bfloat16 weights hardly move at the learning rates of post-training."""
     token = recipe.mask_token
     return load_student(
@@ -130,10 +169,11 @@ def student_of(recipe: Recipe) -> Student:
         mask_token=int(token) if token is not None and token.isdecimal() else token,
         chat_template=recipe.chat_template,
         trust_remote_code=recipe.trust_remote_code,
+        weights=weights,
     )
 
 
-def teacher_of(recipe: Recipe, student: Student) -> Teacher:
+def teacher_of(recipe: Recipe, student: Student, *, weights: bool = True) -> Teacher:
     """The teacher of a recipe for its student."""
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if recipe.teacher_dtype not in known:
@@ -146,6 +186,7 @@ def teacher_of(recipe: Recipe, student: Student) -> Teacher:
         dtype=known[recipe.teacher_dtype],
         batch_size=recipe.teacher_batch_size,
         trust_remote_code=recipe.trust_remote_code,
+        weights=weights,
         **settings,
     )
 
@@ -257,3 +298,13 @@ def _adapters(recipe: Recipe) -> Any:
         exclude_modules=["lm_head"],
         task_type="CAUSAL_LM",
     )
+
+
+def _check_adapters(recipe: Recipe, student: Student) -> None:
+    adapters = _adapters(recipe)
+    from peft import get_peft_model
+
+    try:
+        get_peft_model(copy.deepcopy(student.model), adapters)
+    except ValueError as error:
+        raise ForkLeftError(f"the adapters cannot be made: {error}; mend lora_rank, lora_targets, …") from error

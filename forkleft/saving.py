@@ -6,6 +6,7 @@ written to the output folder itself.
 """
 
 import json
+import logging
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from huggingface_hub import CommitInfo, upload_folder
 from safetensors import SafetensorError
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
@@ -23,10 +25,11 @@ from transformers.utils import PushInProgress
 from forkleft import checkpoints
 from forkleft.config import ForkLeftConfig, check_steps
 from forkleft.errors import ForkLeftError
-from forkleft.folders import LOCK_FILE, RUN_FILE, RunFolder, in_main_process, write_run
+from forkleft.folders import LOCK_FILE, RUN_FILE, RunFolder, in_main_process, read_run, write_run
 from forkleft.metrics import StepFile
-from forkleft.resumption import check_resumable
+from forkleft.resumption import LENGTHENED, check_resumable, find_checkpoint
 
+_LOG = logging.getLogger(__name__)
 # What saving raises where the disk is full or a file cannot be written.
 _WRITE_ERRORS = (OSError, SafetensorError, RuntimeError)
 # What an upload of the model leaves out: the state to resume from, and questions and answers, which may not be ours to
@@ -120,17 +123,43 @@ class SavingTrainer(Trainer):
 
     def _resumed(self, resume: str | bool) -> tuple[str, int]:
         output = self.folder.path
-        newest = resume is True or resume == "true"
-        checkpoint = checkpoints.newest_whole(output) if newest else Path(resume)
-        checkpoints.check_whole(checkpoint)
-        if checkpoint.resolve().parent != output.resolve():
-            raise ForkLeftError(
-                f"{checkpoint} is not of the run in {output}: a run goes on in its own folder, with its metrics and "
-                "its other checkpoints; set output_dir to that, or start a new run from these weights"
-            )
-        check_resumable(checkpoint, self._decisive)
+        checkpoint = find_checkpoint(output, resume)
+        other_course = check_resumable(checkpoint, self._decisive)
         state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-        return str(checkpoint), state["global_step"]
+        step = state["global_step"]
+        lengthened = (read_run(checkpoint) or {}).get(LENGTHENED, [])
+        if other_course is not None:
+            lengthened.append(f"{other_course} update {step + 1}")
+            later = [path.name for number, path in checkpoints.steps(output).items() if number > step]
+            if later:
+                raise ForkLeftError(
+                    f"{output} holds {', '.join(later)} behind {checkpoint.name}, and with another length "
+                    f"({other_course}) this run will not write them again; resume from the newest, or move them away"
+                )
+            _LOG.warning(
+                "the learning rate (%s) depends on the length of the run, and %s: from update %d on it follows the "
+                "longer schedule, so that the result is not that of a run which was as long from the start; with a "
+                "constant schedule it would be, byte for byte",
+                self.args.lr_scheduler_type.value,
+                other_course,
+                step + 1,
+            )
+        if lengthened:
+            self._decisive[LENGTHENED] = lengthened
+        return str(checkpoint), step
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        schedule = self.lr_scheduler
+        if checkpoint is not None and isinstance(schedule, LambdaLR):
+            # The optimiser's state has the rate of the schedule as it was; of a run that was made longer it is another.
+            rates = [
+                base * rule(schedule.last_epoch)
+                for base, rule in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
+            ]
+            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+            schedule._last_lr = rates
 
     def _maybe_log_save_evaluate(self, *state: Any, **settings: Any) -> None:
         # What is not logged when a checkpoint is written would be missing in the log of a run resumed from it.

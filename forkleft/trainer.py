@@ -9,7 +9,6 @@ processes and accumulation steps, no step where every question was excluded, and
 """
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,15 +23,15 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from forkleft.batches import Batches, Loader
 from forkleft.card import model_card
-from forkleft.collection import Clock, Collected, Collector, prepare_examples
+from forkleft.collection import Clock, Collected, Collector, prepare_examples, sharing_vocabulary
 from forkleft.config import ForkLeftConfig
 from forkleft.data import Example
 from forkleft.errors import ForkLeftError
-from forkleft.metrics import Observation, summarise
-from forkleft.objective.update import Record, update_loss
+from forkleft.metrics import Observation, observe, peak_memory, summarise
+from forkleft.objective.update import update_loss
 from forkleft.progress import ProgressLine
 from forkleft.prompts import prompt_ids
-from forkleft.resumption import decisive
+from forkleft.resumption import LENGTHENED, decisive
 from forkleft.rollout import Trajectory, decoding_of, write
 from forkleft.saving import SavingTrainer
 from forkleft.sharing import answer_calls, gathered
@@ -45,7 +44,6 @@ from forkleft.teacher import AnswerCache, Teacher
 from forkleft.teacher.answers import Answerer
 from forkleft.traces import traces
 from forkleft.verify import verify_batch
-from forkleft.vocabulary import common_vocabulary
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -54,7 +52,8 @@ class ForkLeftTrainer(SavingTrainer):
     """Trains a student from a teacher.
 
     student, teacher: as `load_student` and `load_teacher` give them. train_dataset, eval_dataset: rows with `question`
-    (or `messages`) and `answer`, and where there are any `solution` and `id`; eval_dataset may be several by name.
+    (or `messages`) and `answer`, and where there are any `solution` and `id`, or what `prepare_examples` made of such
+    rows; eval_dataset may be several by name.
     answerer: who gives the teacher's own answers, if not the teacher itself (an `AnswerServer`). peft_config: train an
     adapter instead of all weights; merge_adapters: save the final model with it merged. Further arguments are the
     Trainer's.
@@ -118,7 +117,9 @@ class ForkLeftTrainer(SavingTrainer):
         self._clock = Clock(self.progress.phase)
         self._retained = 0
 
-    def _examples(self, rows: Rows, args: ForkLeftConfig) -> list[Example]:
+    def _examples(self, rows: Rows | Sequence[Example], args: ForkLeftConfig) -> list[Example]:
+        if len(rows) and isinstance(rows[0], Example):
+            return list(rows)
         return prepare_examples(self.student, self.teacher, rows, args)
 
     # Updates.
@@ -136,12 +137,7 @@ class ForkLeftTrainer(SavingTrainer):
             drop_last=args.dataloader_drop_last,
             accumulated=args.gradient_accumulation_steps,
         )
-        if not len(batches):
-            raise ForkLeftError(
-                f"{len(self.train_dataset)} questions do not fill one update of "
-                f"{batches.together * batches.accumulated}, and "
-                "dataloader_drop_last leaves out what is not full; lower the batch size, or turn that off"
-            )
+        batches.check()
         return Loader(self.train_dataset, batches)
 
     def get_batch_samples(
@@ -189,7 +185,7 @@ class ForkLeftTrainer(SavingTrainer):
                     teacher_weight_VE=self.teacher.head_weight,
                 )
             )
-        self._observe(collected, records)
+        self._observed += observe(collected, records)
         if self.args.trace_steps and self.state.global_step % self.args.trace_steps == 0:
             self._trace(model, collected, step=step)
         # Gradients are averaged over the processes; the method sums them.
@@ -221,23 +217,6 @@ class ForkLeftTrainer(SavingTrainer):
             )
         return norm
 
-    def _observe(self, collected: Collected, records: list[Record]) -> None:
-        for lesson, trajectory, cut, record in zip(
-            collected.lessons, collected.trajectories, collected.cut, records, strict=True
-        ):
-            question = lesson.question
-            self._observed.append(
-                Observation(
-                    record,
-                    student_right=question.student_right,
-                    teacher_right=question.teacher_right,
-                    tokens=len(trajectory.tokens),
-                    stopped=trajectory.stopped,
-                    empty=trajectory.stopped and not trajectory.text.strip(),
-                    reference_cut=cut,
-                )
-            )
-
     def _note_routes(self, collected: Collected, *, step: int) -> None:
         """Keep which questions an update has and on which route each is, in `routes.jsonl`."""
         pairs = gather_object([(lesson.question.id, lesson.route) for lesson in collected.lessons])
@@ -264,7 +243,7 @@ class ForkLeftTrainer(SavingTrainer):
             logs |= summarise(observed)
             logs |= {f"seconds_{phase}": seconds for phase, seconds in self._clock.seconds.items()}
             logs["tokens_per_second"] = sum(one.tokens for one in observed) / sum(self._clock.seconds.values())
-            logs["peak_memory_mb"] = _peak_memory(self.args.device)
+            logs["peak_memory_mb"] = peak_memory(self.args.device)
             self._observed = []
             self._clock.seconds.clear()
         super().log(logs, start_time)
@@ -308,7 +287,7 @@ class ForkLeftTrainer(SavingTrainer):
             for name, rows in given.items():
                 metrics |= self.evaluate(rows, ignore_keys, f"{metric_key_prefix}_{name}")
             return metrics
-        examples = given if len(given) and isinstance(given[0], Example) else self._examples(given, self.args)
+        examples = self._examples(given, self.args)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         mine = examples[rank::world]
         decoded = partial(
@@ -367,6 +346,7 @@ class ForkLeftTrainer(SavingTrainer):
             self.state,
             hub_id=self.hub_model_id,
             adapters=self._leaves_adapters,
+            lengthened=self._decisive.get(LENGTHENED, ()),
             tags=tags,
             metadata=metadata,
         )
@@ -381,7 +361,6 @@ class ForkLeftTrainer(SavingTrainer):
             self.train_dataset,
             teacher=self.teacher.identity,
             answerer=self.collector.answerer.identity,
-            processes=self.accelerator.num_processes,
         )
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
@@ -405,32 +384,3 @@ class ForkLeftTrainer(SavingTrainer):
             self.save_model(str(folder), _internal_call=True)
         elif self.is_world_process_zero():
             save_student(self.student, folder, merge_adapters=self.merge_adapters)
-
-
-def sharing_vocabulary(student: Student, teacher: Teacher) -> Student:
-    """The student over the vocabulary that it shares with the teacher. Raises ForkLeftError if there is none."""
-    stop_ids = student.vocabulary.stop_ids
-    if missing := set(stop_ids) - set(teacher.stop_ids):
-        raise ForkLeftError(
-            f"the teacher would not stop at the student's stop ids {sorted(missing)}; make it with the union of both "
-            "models' stop ids"
-        )
-    vocabulary = common_vocabulary(
-        student.tokenizer,
-        teacher.tokenizer,
-        student_rows=student.head_weight.shape[0],
-        teacher_rows=teacher.head_weight.shape[0],
-        mask_id=student.vocabulary.mask_id,
-        stop_ids=tuple(dict.fromkeys([*stop_ids, *teacher.stop_ids])),
-    )
-    return Student(student.model, student.family, vocabulary, student.tokenizer, student.origin)
-
-
-def _peak_memory(device: torch.device) -> float:
-    """Mebibytes: of the device where it is a GPU, else of the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    import resource
-
-    # In kibibytes, but on macOS in bytes.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)

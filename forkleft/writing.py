@@ -32,7 +32,7 @@ def read_prompts(path: Path) -> list[list[Message]]:
             text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ForkLeftError(f"cannot read prompts from {path}: {error}") from error
-        found = [_user_turn(line) for line in text.splitlines() if line.strip()]
+        found = [user_turn(line) for line in text.splitlines() if line.strip()]
     if not found:
         raise ForkLeftError(f"{path} holds no prompt; expected one a line")
     return found
@@ -117,12 +117,17 @@ def _conversation(where: str, row: dict[str, Any]) -> list[Message]:
         )
         if not whole:
             raise ForkLeftError(f"{where}: expected messages with role and content, found {messages!r:.80}")
+        if not messages[-1]["content"].strip():
+            raise ForkLeftError(f"{where}: the last message is empty; expected a question")
         return messages
     prompt = row.get("question", row.get("prompt"))
     if not isinstance(prompt, str):
         raise ForkLeftError(f"{where}: expected messages, question or prompt, found {', '.join(row)}; rename the field")
-    return _user_turn(prompt)
+    return user_turn(prompt, where)
 
 
-def _user_turn(text: str) -> list[Message]:
+def user_turn(text: str, where: str = "--prompt") -> list[Message]:
+    """A prompt as a conversation. Raises ForkLeftError, saying where it came from, if it is empty."""
+    if not text.strip():
+        raise ForkLeftError(f"{where}: the prompt is empty; expected a question")
     return [{"role": "user", "content": text}]

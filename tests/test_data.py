@@ -83,6 +83,10 @@ def test_templates_are_full_of_braces():
         ([{"messages": [{"role": "user"}], "answer": "1"}], "row 0: expected messages with role and content"),
         ([{"messages": [], "answer": "1"}], "row 0: expected messages"),
         (
+            [{"messages": [{"role": "user", "content": " "}], "answer": "1"}],
+            "row 0: expected a question in the last message, found it empty",
+        ),
+        (
             [{"messages": [{"role": "user", "text": "a"}], "answer": "1"}],
             "row 0: expected messages with role and content",
         ),

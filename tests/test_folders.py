@@ -77,14 +77,28 @@ def test_all_processes_of_a_run_are_kept_out(tmp_path, holder):
     assert done.stdout.count(f"refused: another run is writing to {tmp_path / 'run'} (process {holder.pid}") == 2
 
 
+def test_looking_leaves_nothing_behind(tmp_path, holder):
+    with pytest.raises(ForkLeftError, match="another run is writing to"):
+        RunFolder(tmp_path / "run").check_usable()
+    RunFolder(tmp_path / "new" / "run").check_usable()
+    assert not (tmp_path / "new").exists()
+    with (held := RunFolder(tmp_path / "own")).held():
+        held.check_usable()
+
+
 def test_a_folder_that_cannot_be_one(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    with pytest.raises(ForkLeftError, match=r"the output folder .*file is a file; name another .*--output_dir"):
+    for folder in (RunFolder(tmp_path / "file"), RunFolder(tmp_path / "file" / "run")):
+        with pytest.raises(ForkLeftError, match=r"file/run: Not a|found a file"):
+            folder.check_usable()
+    with pytest.raises(
+        ForkLeftError, match=r"expected a folder to write to, found a file: .*file; name another .*--output_dir"
+    ):
         RunFolder(tmp_path / "file").held().__enter__()
-    with pytest.raises(ForkLeftError, match=r"cannot write to the output folder .*file/run: Not a directory; name"):
+    with pytest.raises(ForkLeftError, match=r"cannot write to .*file/run: Not a directory; name"):
         RunFolder(tmp_path / "file" / "run").held().__enter__()
     monkeypatch.setattr(Path, "mkdir", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
-    with pytest.raises(ForkLeftError, match=r"cannot write to the output folder .*: Permission denied"):
+    with pytest.raises(ForkLeftError, match=r"cannot write to .*: Permission denied"):
         RunFolder(tmp_path / "run").held().__enter__()
 
 

@@ -3,10 +3,12 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from transformers import TrainingArguments
 
+from forkleft.cli import main
 from forkleft.config import ForkLeftConfig
 from forkleft.errors import ForkLeftError
-from forkleft.recipes import Recipe, options, read_options, recipe_of, recipe_page
+from forkleft.recipes import Recipe, grouped_options, options, read_options, recipe_of, recipe_page
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
 MINIMAL = "student: a\nteacher: b\ntrain_data: c.jsonl\noutput_dir: runs/x\n"
@@ -228,5 +230,21 @@ def test_every_option_of_ours_says_what_it_does():
     ours = [*(one.name for one in fields(Recipe)), *ForkLeftConfig.__annotations__]
     assert [name for name in ours if not known[name].metadata.get("help")] == []
     # First the models and the data, then the method, then the options of Transformers.
-    assert list(known)[: len(fields(Recipe))] == ours[: len(fields(Recipe))]
-    assert set(list(known)[: len(ours)]) == set(ours)
+    theirs = {one.name for one in fields(TrainingArguments)}
+    method = [name for name in ForkLeftConfig.__annotations__ if name not in theirs]
+    first = [*(one.name for one in fields(Recipe)), *method]
+    assert list(known)[: len(first)] == first
+
+
+def test_options_come_in_groups(capsys):
+    groups = grouped_options()
+    assert sorted(name for group in groups.values() for name in group) == sorted(options())
+    # Each group begins at an option that there is, and is one that a reader takes in.
+    assert "" not in groups and len(groups) >= 25
+    assert max(map(len, groups.values())) <= 20
+    assert {"learning_rate", "lr_scheduler_type", "warmup_steps"} <= groups["Learning rate"].keys()
+    assert {"save_steps", "resume_from_checkpoint"} <= groups["Checkpoints"].keys()
+    assert {"questions_per_update"} == groups["Updates"].keys()
+    assert main(["train", "--options"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.index("Learning rate") < next(k for k, line in enumerate(lines) if line.startswith("learning_rate "))

@@ -83,3 +83,28 @@ def test_a_run_does_not_go_on_with_another_chat_template(tmp_path):
     trainer.student.tokenizer.chat_template = "#{{ messages[0].content }}"
     with pytest.raises(ForkLeftError, match="another configuration: chat_template was '"):
         check_resumable(folder, trainer._decisive)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        ({"max_steps": 4}, {"max_steps": 6}, None),
+        ({"max_steps": -1, "num_train_epochs": 1.0}, {"max_steps": -1, "num_train_epochs": 2.0}, None),
+        ({"max_steps": 4, "lr_scheduler_type": "cosine"}, {"max_steps": 6}, "max_steps was 4 before"),
+        ({"max_steps": 4, "warmup_steps": 0.1}, {"max_steps": 6}, "max_steps was 4 before"),
+        ({"max_steps": 4}, {"max_steps": 4}, None),
+    ],
+)
+def test_a_run_may_grow(tmp_path, before, now, told):
+    ours = make_trainer(tmp_path / "run")._decisive | before
+    assert check_resumable(checkpoint(tmp_path / "checkpoint-2", ours), ours | now) == told
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [({"max_steps": 4}, {"max_steps": -1}), ({"max_steps": -1}, {"max_steps": 9}), ({}, {"num_train_epochs": 9.0})],
+)
+def test_what_is_no_growth_is_refused(tmp_path, before, now):
+    ours = make_trainer(tmp_path / "run")._decisive | before
+    with pytest.raises(ForkLeftError, match="belongs to another configuration"):
+        check_resumable(checkpoint(tmp_path / "checkpoint-2", ours), ours | now)

@@ -122,11 +122,14 @@ def test_a_server_answers_without_the_teachers_weights(tmp_path, capsys, monkeyp
             keep(number, Answer("#0", stopped=True))
 
     monkeypatch.setattr(AnswerServer, "answers", answers)
+    monkeypatch.setattr(AnswerServer, "check", lambda server: None)
     monkeypatch.setenv("FORKLEFT_ANSWERS_API_KEY", "secret-7\n")
     monkeypatch.setattr(progress, "_PLAIN_SECONDS", -1.0)
     loaded = runs.teacher_of
     teachers = []
-    monkeypatch.setattr(runs, "teacher_of", lambda *given: teachers.append(loaded(*given)) or teachers[-1])
+    monkeypatch.setattr(
+        runs, "teacher_of", lambda *given, **how: teachers.append(loaded(*given, **how)) or teachers[-1]
+    )
     words = ["answer", "--config", LAB, *QUICK, "--answers_url", "http://localhost:9/v1", "--answers_model", "strong"]
     words += ["--answers_timeout", "20", "--answers_attempts", "2", "--answers_concurrency", "3"]
     assert main([*words, "--output_dir", str(tmp_path)]) == 0
@@ -136,7 +139,7 @@ def test_a_server_answers_without_the_teachers_weights(tmp_path, capsys, monkeyp
     (server,) = asked
     assert (server.model, server.stop) == ("strong", ("<|endoftext|>", "<|im_end|>"))
     assert (server.timeout, server.attempts, server.concurrency, server.api_key) == (20.0, 2, 3, "secret-7")
-    assert teachers[0].model.device.type == "meta"
+    assert [teacher.model.device.type for teacher in teachers] == ["meta"]
     assert "secret-7" not in told + "".join(path.read_text() for path in tmp_path.iterdir())
 
 

@@ -248,6 +248,40 @@ def test_resuming_with_another_configuration_is_refused(tmp_path):
         make_trainer(tmp_path / "empty").train(resume_from_checkpoint=True)
 
 
+@pytest.mark.parametrize("schedule", ["constant", "constant_with_warmup", "linear"])
+def test_a_run_may_be_made_longer(tmp_path, caplog, schedule):
+    """With a schedule that knows no end it is the run that was as long from the start; else that is said."""
+    settings = CHECKPOINTED | {"lr_scheduler_type": schedule, "warmup_steps": 2, "logging_steps": 1, "max_steps": 4}
+    whole = make_trainer(tmp_path / "whole", **settings | {"max_steps": 6})
+    whole.train()
+    make_trainer(tmp_path / "grown", **settings).train()
+    grown = make_trainer(tmp_path / "grown", **settings | {"max_steps": 6})
+    grown.train(resume_from_checkpoint=True)
+    assert grown.state.global_step == grown.state.max_steps == 6
+    rates = {
+        name: [row["learning_rate"] for row in without_times(tmp_path / name / "metrics.jsonl")]
+        for name in ("whole", "grown")
+    }
+    # The first update behind the old end has the rate of the new schedule at once.
+    assert rates["grown"][4:] == rates["whole"][4:]
+    assert ("with a constant schedule it would be, byte for byte" in caplog.text) == (schedule == "linear")
+    assert (state_digest(grown) == state_digest(whole)) == (schedule != "linear")
+    assert (rates["grown"] == rates["whole"]) == (schedule != "linear")
+    if schedule == "constant":
+        ours, theirs = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("grown", "whole"))
+        assert ours == theirs
+        with pytest.raises(ForkLeftError, match=r"max_steps was 6, is 5 \(max_steps may grow, and not shrink\)"):
+            make_trainer(tmp_path / "grown", **settings | {"max_steps": 5}).train(resume_from_checkpoint=True)
+    card = (tmp_path / "grown" / "README.md").read_text()
+    assert ("| 0.001, linear, max_steps was 4 before update 5 |" in card) == (schedule == "linear")
+    if schedule == "linear":
+        again = make_trainer(tmp_path / "grown", **settings | {"max_steps": 8})
+        with pytest.raises(
+            ForkLeftError, match=r"holds checkpoint-4, checkpoint-6 behind checkpoint-2, and with another"
+        ):
+            again.train(resume_from_checkpoint=str(tmp_path / "grown" / "checkpoint-2"))
+
+
 def test_the_learning_rate_falls_where_accuracy_stands_still(tmp_path):
     trainer = make_trainer(
         tmp_path,

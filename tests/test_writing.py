@@ -38,6 +38,16 @@ def test_files_without_prompts(tmp_path):
         read_prompts(tmp_path / "rows.jsonl")
 
 
+def test_an_empty_prompt_is_refused(tmp_path, capsys):
+    # Before the model is loaded: there is none.
+    assert main(["generate", "--model", "nowhere", "--prompt", " "]) == 2
+    assert "--prompt: the prompt is empty; expected a question" in capsys.readouterr().err
+    for row in ({"question": ""}, {"messages": [{"role": "user", "content": "\n"}]}):
+        (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+        with pytest.raises(ForkLeftError, match=r"line 1: the .* is empty; expected a question"):
+            read_prompts(tmp_path / "rows.jsonl")
+
+
 def test_plain_text_and_json(capsys):
     student = tiny_student(FAMILIES[0], tokenizer=tiny_tokenizer())
     asked = [[{"role": "user", "content": text}] for text in ("a1", "b2c")]

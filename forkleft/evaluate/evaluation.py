@@ -22,17 +22,15 @@ from rich.console import Console
 from rich.table import Table
 
 import forkleft
-from forkleft.bundled import local_path
-from forkleft.errors import AutoregressiveError, ForkLeftError
+from forkleft.errors import AutoregressiveError, DiffusionError, ForkLeftError
 from forkleft.evaluate.benchmarks import BENCHMARKS, DATA_FOLDER, Benchmark, ItemSet, data_at_hand
 from forkleft.evaluate.protocols import Evaluated, Settings, Try, answer, check_protocol, decoding_for
 from forkleft.evaluate.results import FORMAT, SUMMARY, ResultFolder, digest, line_of, read_results, record_of
 from forkleft.identity import fingerprint
 from forkleft.jsonl import read_jsonl
 from forkleft.progress import Meter
-from forkleft.students import RECORDS, Student, load_student
+from forkleft.students import Student, load_student
 from forkleft.students.families import Decoding
-from forkleft.students.loading import read_sidecar
 from forkleft.teacher import load_teacher
 
 # What prompts, weights and verdicts go through.
@@ -135,24 +133,18 @@ def load_evaluated(
             raise ForkLeftError(f"{error}; or evaluate it as it is with --ar") from error
     if said := [name for name, value in only_diffusion.items() if value is not None]:
         raise ForkLeftError(f"an autoregressive model has no {' and no '.join(said)}; leave that out")
-    folder = local_path(path_or_hub_id)
-    noted = read_sidecar(folder) if folder.is_dir() else None
-    teacher = load_teacher(
-        path_or_hub_id,
-        chat_template=chat_template,
-        dtype=dtype,
-        device=device if device_map is None else None,
-        batch_size=batch_size,
-        trust_remote_code=trust_remote_code,
-        **({} if device_map is None else {"device_map": device_map}),
-    )
-    kinds = {kind for record in RECORDS.values() for kind in record.model_types}
-    if noted is not None or teacher.model.config.model_type in kinds:
-        raise ForkLeftError(
-            f"{path_or_hub_id} is a diffusion model, which does not write from left to right; evaluate it as one, "
-            "without --ar"
+    try:
+        return load_teacher(
+            path_or_hub_id,
+            chat_template=chat_template,
+            dtype=dtype,
+            device=device if device_map is None else None,
+            batch_size=batch_size,
+            trust_remote_code=trust_remote_code,
+            **({} if device_map is None else {"device_map": device_map}),
         )
-    return teacher
+    except DiffusionError as error:
+        raise ForkLeftError(f"{error}; evaluate it as it is, without --ar") from error
 
 
 def list_benchmarks(

@@ -31,6 +31,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from datasets.exceptions import DatasetsError
 from tqdm import tqdm
 
 from forkleft.errors import ForkLeftError
@@ -38,6 +39,7 @@ from forkleft.objective.readouts import Reading, prefix_hidden
 from forkleft.prompts import Message
 from forkleft.rollout import decoding_of, write
 from forkleft.students import Student, load_student
+from forkleft.students.shards import first_line
 
 MODEL_NAME = "forkleft"
 
@@ -46,6 +48,8 @@ _DTYPES = {one: getattr(torch, one) for one in ("float32", "bfloat16", "float16"
 _MAX_NEW_TOKENS = 256
 # What lm_eval asks for where the user names no device; its own models then look for another.
 _UNSAID_DEVICE = "cuda:0"
+# How lm_eval's own error begins.
+_NO_TASK = "Tasks not found"
 # Batches between two signs of progress: finished rows make room for waiting ones in all but the last.
 _BATCHES_AT_ONCE = 8
 # Rows of the output head in memory: 40 MB at 152k words.
@@ -60,7 +64,8 @@ def main(arguments: Sequence[str], *, chat_template: str | None = None) -> int:
     chat_template: where `model_args` name none. The model is `forkleft` unless `--model` or a `--config` file says
     otherwise: lm_eval's default, `hf`, would run a diffusion student as if it were autoregressive.
 
-    Raises ForkLeftError if lm_eval is not installed, and for what the model refuses.
+    Raises ForkLeftError if lm_eval is not installed, if it finds no task of a name or cannot get a task's data, and for
+    what the model refuses.
     """
     try:
         from lm_eval.__main__ import cli_evaluate
@@ -77,6 +82,15 @@ def main(arguments: Sequence[str], *, chat_template: str | None = None) -> int:
         cli_evaluate()
     except SystemExit as leaving:
         return int(leaving.code or 0)
+    except (OSError, DatasetsError) as error:
+        raise ForkLeftError(
+            f"lm_eval cannot read or write what it needs: {first_line(error)}; a task's data is downloaded when it is "
+            "first used: is the hub within reach, and does the data set exist?"
+        ) from error
+    except ValueError as error:
+        if not str(error).startswith(_NO_TASK):
+            raise
+        raise ForkLeftError(f"lm_eval: {error}; `forkleft lm-eval ls tasks` lists all") from error
     finally:
         sys.argv = outer
         _CHAT_TEMPLATE.reset(token)

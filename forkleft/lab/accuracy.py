@@ -20,6 +20,7 @@ from rich.table import Table
 from forkleft import prompts
 from forkleft.evaluate.benchmarks import Protocol
 from forkleft.evaluate.protocols import Settings, Try, answer
+from forkleft.files import told_of
 from forkleft.lab.benchmarks import item_of, lab_benchmark
 from forkleft.lab.models import LabModel, Tally, load_model
 from forkleft.lab.questions import Question, held_out
@@ -91,6 +92,9 @@ def print_accuracy(
     `records` names a file for one JSON line per model and question. Every name is checked before anything is measured;
     ForkLeftError names what exists.
     """
+    if records is not None:
+        with told_of(records, "--records"):
+            records.open("a", encoding="utf-8").close()
     items = {name: held_out(name) for name in sets}
     loaded = [load_model(name) for name in models]
     console = Console(stderr=as_json)

@@ -16,6 +16,7 @@ from rich.table import Table
 from forkleft.config import ForkLeftConfig
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.statistics import mcnemar, paired_gain
+from forkleft.files import check_writable
 from forkleft.lab.accuracy import Measurement, measure
 from forkleft.lab.benchmarks import MAX_NEW_TOKENS
 from forkleft.lab.models import STUDENTS, TEACHERS, LabModel, load_model
@@ -35,13 +36,14 @@ def demo(
 ) -> None:
     """Distil a lab student with a lab teacher, evaluate before and after, print the table, and leave the run's folder.
 
-    Raises ForkLeftError if the folder exists already, or there is nothing to do.
+    Raises ForkLeftError if the folder exists already or cannot be made, or there is nothing to do.
     """
     if updates < 1:
         raise ForkLeftError(f"expected at least 1 update, found {updates}")
     folder = _free_folder() if output is None else output
     if folder.exists():
         raise ForkLeftError(f"{folder} exists already; name a new folder")
+    check_writable(folder)
     console = Console()
     learner, master = load_model(student), load_model(teacher)
     if learner.student is None or master.student is not None:

@@ -16,10 +16,11 @@ CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
 
 
-def adapters_and_base(folder: Path) -> tuple[list[Path], Path]:
+def adapters_and_base(folder: Path, *, weights: bool = True) -> tuple[list[Path], Path]:
     """The adapter folders that make up a checkpoint, in the order in which they are added, and the folder of the base.
 
-    A whole checkpoint is its own base, without adapters. Raises ForkLeftError, naming the base, if that is not found.
+    A whole checkpoint is its own base, without adapters. weights: whether those of a base on the hub are downloaded.
+    Raises ForkLeftError, naming the base, if that is not found.
     """
     adapters: list[Path] = []
     while (folder / CONFIG).is_file():
@@ -29,7 +30,7 @@ def adapters_and_base(folder: Path) -> tuple[list[Path], Path]:
                 "of its own"
             )
         adapters.insert(0, folder)
-        folder = _base_folder(folder)
+        folder = _base_folder(folder, weights)
         if folder in adapters:
             raise ForkLeftError(f"{adapters[0] / CONFIG} names adapters that are built on it as their base")
     return adapters, folder
@@ -78,7 +79,7 @@ def no_peft() -> ForkLeftError:
     return ForkLeftError("adapters need PEFT; install it with: pip install 'forkleft[lora]'")
 
 
-def _base_folder(folder: Path) -> Path:
+def _base_folder(folder: Path, weights: bool) -> Path:
     fields = read_json(folder / CONFIG)
     name, revision = fields.get("base_model_name_or_path"), fields.get("revision")
     if not isinstance(name, str) or not name:
@@ -88,7 +89,7 @@ def _base_folder(folder: Path) -> Path:
         )
     base = f"{name}@{revision}" if revision and not Path(name).expanduser().is_dir() else name
     try:
-        return checkpoint_folder(base)
+        return checkpoint_folder(base, weights=weights)
     except ForkLeftError as error:
         raise ForkLeftError(
             f"{folder} holds adapters of {base}, which is not found: {error}. Put the base there, or write its place "

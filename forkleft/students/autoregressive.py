@@ -1,10 +1,19 @@
 """Autoregressive checkpoints through Transformers itself: teachers, and GGUF files that become students."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    GgufConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from forkleft.bundled import local_path
 from forkleft.errors import ForkLeftError
@@ -17,12 +26,14 @@ def load_causal_lm(
     gguf_file: str | None = None,
     dtype: torch.dtype = torch.float32,
     trust_remote_code: bool = False,
+    weights: bool = True,
     **settings: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A causal LM and its tokenizer from a folder, the hub or a GGUF file (a path to it, or its name in the folder).
 
     A repository of the hub is `owner/name` or, for a branch, tag or commit of it, `owner/name@revision`; `lab:NAME` is
     a model of the lab.
+    weights: False leaves them where they are, and gives a model on the meta device, which has shapes alone.
     settings: for `from_pretrained`. The weights of a GGUF file are unpacked unless a `quantization_config` says
     otherwise. Raises ForkLeftError if anything is missing, and rather than unpickle weights or run a repository's code
     that is not trusted.
@@ -45,9 +56,12 @@ def load_causal_lm(
         common["gguf_file"] = gguf_file
         settings = {"quantization_config": GgufConfig(dequantize=True), **settings}
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, output_loading_info=True, **common, **settings
-        )
+        if weights:
+            model, report = AutoModelForCausalLM.from_pretrained(
+                source, dtype=dtype, output_loading_info=True, **common, **settings
+            )
+        else:
+            model, report = _empty_model(source, dtype, **common), {}
         tokenizer = AutoTokenizer.from_pretrained(source, **common)
     except Exception as error:  # of many kinds: hub, safetensors, a damaged GGUF file, an unknown class
         if gguf_file is None and not path.is_dir():
@@ -57,7 +71,18 @@ def load_causal_lm(
             "safetensors or, with the extra forkleft[gguf], as a GGUF file"
         ) from error
     kinds = {"missing": "missing_keys", "of another shape": "mismatched_keys", "unexpected": "unexpected_keys"}
-    if wrong := {kind: sorted(map(str, report[keys])) for kind, keys in kinds.items() if report[keys]}:
+    if wrong := {kind: sorted(map(str, report[keys])) for kind, keys in kinds.items() if report.get(keys)}:
         told = "; ".join(f"{kind}: {shown(names)}" for kind, names in wrong.items())
         raise ForkLeftError(f"the tensors in {source} are not those of its configuration; {told}")
     return model.eval(), tokenizer
+
+
+def _empty_model(source: str, dtype: torch.dtype, *, trust_remote_code: bool, **common: Any) -> PreTrainedModel:
+    config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **common)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
+    common.pop("gguf_file", None)
+    # It may name stop ids of its own; not every checkpoint has it.
+    with suppress(OSError):
+        model.generation_config = GenerationConfig.from_pretrained(source, **common)
+    return model

@@ -45,7 +45,7 @@ def convert(
     dtype: of the written weights (default: as the source stores them; float32 for a GGUF file, which is unpacked).
 
     Raises ForkLeftError if the source is no such checkpoint, if the mask is an ordinary token or one that prompts use,
-    or if `output` is not empty.
+    or if `output` is not empty or cannot be written to.
     """
     output = Path(output).expanduser()
     refuse_taken(output)

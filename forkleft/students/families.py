@@ -127,6 +127,12 @@ def recognise(config: Mapping[str, Any]) -> FamilyRecord:
     )
 
 
+def is_diffusion(config: Mapping[str, Any]) -> bool:
+    """Whether a `config.json` is that of a diffusion model, of whichever family; stock ones do not tell."""
+    kind = str(config.get("model_type"))
+    return kind.startswith("a2d-") or any(kind in record.model_types for record in _RECORDS)
+
+
 def with_block_size(family: Family, block_size: int) -> Family:
     """The family with blocks of another size. Blocks no longer than its sub-blocks are decoded whole."""
     resized = replace(family, block_size=block_size, sub_block=None)

@@ -64,6 +64,7 @@ def load_student(
     dtype: torch.dtype = torch.float32,
     device: str | torch.device | None = None,
     trust_remote_code: bool = False,
+    weights: bool = True,
 ) -> Student:
     """Load a student from a folder, from the Hugging Face hub (`owner/name`, `owner/name@revision`), or of the lab.
 
@@ -78,12 +79,13 @@ def load_student(
         follow it, and it is saved with the student.
     dtype, device: of the parameters (default: float32 on the CPU).
     trust_remote_code: let a tokenizer without `tokenizer.json`, or `vocab.json` and `merges.txt`, run its own code.
+    weights: False leaves them where they are, also on the hub: a student on the meta device, to check prompts with.
 
     Raises ForkLeftError if the family is unknown, ambiguous or an autoregressive one, if the mask token is not known
     (naming candidates), if files are missing, damaged, pickled, or disagree with `config.json`, and if the base of
     adapters is not found.
     """
-    adapters, base = adapters_and_base(checkpoint_folder(path_or_hub_id))
+    adapters, base = adapters_and_base(checkpoint_folder(path_or_hub_id, weights=weights), weights=weights)
     config = read_json(base / "config.json")
     # What adapters were trained with lies beside them; beside those that others made there may be nothing.
     folders = [*reversed(adapters), base]
@@ -104,9 +106,12 @@ def load_student(
     stop_ids = () if sidecar is None else sidecar.stop_ids
     if sidecar is None or chat_template is not None:
         stop_ids = tuple(dict.fromkeys([*stop_ids_of(tokenizer, base, config), *stop_ids]))
-    model = load_model(base, config, dtype=dtype, device=device)
-    for one in adapters:
-        add_adapters(model, one)
+    if weights:
+        model = load_model(base, config, dtype=dtype, device=device)
+        for one in adapters:
+            add_adapters(model, one)
+    else:
+        model = _empty_model(config).to(dtype)
     origin = Origin(_lasting_name(path_or_hub_id), base.resolve(), config)
     return Student.from_model(model, facts, mask_id, stop_ids, tokenizer=tokenizer, origin=origin)
 
@@ -118,13 +123,12 @@ def load_model(
 
     dtype: None for that of the checkpoint. Fields of `config.json` that nobody reads are logged.
     """
-    stock = stock_config(config)
+    model = _empty_model(config)
     if unread := unread_fields(config):
         _LOG.info("fields of config.json that are not looked at: %s", ", ".join(unread))
-    tied, kind = stock.tie_word_embeddings, config["model_type"]
+    stock, kind = model.config, config["model_type"]
+    tied = stock.tie_word_embeddings
     head, embedding = head_and_embedding(kind)
-    with torch.device("meta"):
-        model = stock_class(stock)(stock)
     # Before any memory is taken: what config.json asks for may be absurd.
     views = tensor_views(dict(model.named_parameters()), kind, tied=tied)
     where = find_tensors(folder, views, copies={head: embedding} if tied else {}, passed_over=is_computed)
@@ -134,6 +138,13 @@ def load_model(
     model.tie_weights()
     read_tensors(where, tensor_views(dict(model.named_parameters()), kind, tied=tied))
     return model.eval()
+
+
+def _empty_model(config: Mapping[str, Any]) -> PreTrainedModel:
+    """The stock model of a `config.json` on the meta device: its shapes."""
+    stock = stock_config(config)
+    with torch.device("meta"):
+        return stock_class(stock)(stock).eval()
 
 
 def load_tokenizer(

@@ -17,6 +17,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from forkleft.errors import ForkLeftError
+from forkleft.files import check_writable
 from forkleft.students.adapters import adapters_and_base
 from forkleft.students.formats import stock_class, stock_config, tensor_views, with_vocab_size
 from forkleft.students.loading import load_student, write_sidecar
@@ -106,9 +107,10 @@ def merge(source: str | Path, output: str | Path, *, dtype: torch.dtype = torch.
 
 
 def refuse_taken(output: Path) -> None:
-    """Raise ForkLeftError if a folder that a model is to be written to is not a new or an empty one."""
+    """Raise ForkLeftError if a folder for a model is not a new or an empty one, or cannot be written to."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ForkLeftError(f"{output} is not an empty folder; name a new one")
+    check_writable(output)
 
 
 def _whole_parameters(

@@ -25,7 +25,8 @@ _ONE_FILE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 # What a student needs of a repository: weights, configuration, tokenizer; its code is kept, for saving, and never run.
-_DOWNLOADED = ["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model", "*.py", "LICENSE*", "NOTICE*"]
+_WEIGHTS = "*.safetensors"
+_DOWNLOADED = [_WEIGHTS, "*.json", "*.txt", "*.jinja", "*.model", "*.py", "LICENSE*", "NOTICE*"]
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 # What this module writes, and may therefore remove.
@@ -33,9 +34,10 @@ _WRITTEN = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _SHOWN = 20
 
 
-def checkpoint_folder(path_or_hub_id: str | Path) -> Path:
+def checkpoint_folder(path_or_hub_id: str | Path, *, weights: bool = True) -> Path:
     """The local folder of a checkpoint in safetensors, downloaded if it is a repository of the Hugging Face hub.
 
+    weights: whether they are downloaded, too.
     A repository is `owner/name`, or `owner/name@revision` for a branch, tag or commit of it; `lab:NAME` is a model of
     the lab. Raises ForkLeftError if there is none of these, or if its weights are in other formats only.
     """
@@ -55,7 +57,8 @@ def checkpoint_folder(path_or_hub_id: str | Path) -> Path:
         )
     name, revision = found.groups()
     try:
-        folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=_DOWNLOADED))
+        wanted = _DOWNLOADED if weights else [pattern for pattern in _DOWNLOADED if pattern != _WEIGHTS]
+        folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=wanted))
     except (OSError, ValueError) as error:  # what the hub's client raises derives from these
         raise ForkLeftError(
             f"there is no folder {path_or_hub_id}, and the hub gave no repository of that name: {first_line(error)}"

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from forkleft.errors import ForkLeftError
+from forkleft.bundled import local_path
+from forkleft.errors import DiffusionError, ForkLeftError
 from forkleft.prompts import read_template
 from forkleft.students.autoregressive import load_causal_lm
+from forkleft.students.families import is_diffusion
+from forkleft.students.loading import read_sidecar
 from forkleft.students.student import Student
 from forkleft.teacher.local import Teacher
 from forkleft.vocabulary import common_vocabulary, resolve_stop_ids
@@ -29,6 +32,7 @@ def load_teacher(
     device: str | torch.device | None = None,
     batch_size: int = 32,
     trust_remote_code: bool = False,
+    weights: bool = True,
     **settings: Any,
 ) -> Teacher:
     """Load a causal LM (dense, mixture of experts, GGUF) as a frozen teacher.
@@ -41,28 +45,55 @@ def load_teacher(
     dtype, device: of the parameters (default: float32, where Transformers puts them).
     batch_size: sequences in one forward.
     trust_remote_code: run the repository's own code, where its class is not one of Transformers.
+    weights: False leaves them where they are, also on the hub: a teacher on the meta device, to check prompts with.
     settings: for `from_pretrained`, such as `device_map` or `quantization_config`.
 
-    Raises ForkLeftError if it cannot be loaded whole, or if student and teacher cut text differently.
+    Raises ForkLeftError if it cannot be loaded whole, if it is a diffusion model, or if student and teacher cut text
+    differently.
     """
+    _refuse_diffusion(path_or_hub_id)
     model, tokenizer = load_causal_lm(
-        path_or_hub_id, gguf_file=gguf_file, dtype=dtype, trust_remote_code=trust_remote_code, **settings
+        path_or_hub_id,
+        gguf_file=gguf_file,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+        weights=weights,
+        **settings,
     )
     if chat_template is not None:
         tokenizer.chat_template = read_template(chat_template)
     stop_ids = resolve_stop_ids(tokenizer, model.generation_config, model.config)
     if student is not None:
-        stop_ids = _agreed_stop_ids(student, model, tokenizer, stop_ids)
+        stop_ids, told = _agreed_stop_ids(student, model, tokenizer, stop_ids)
+        if weights:
+            _LOG.info(told)
     teacher = Teacher(model, tokenizer, stop_ids=stop_ids, batch_size=batch_size)
     if device is not None:
         teacher.place(torch.device(device))
     return teacher
 
 
+def _refuse_diffusion(path_or_hub_id: str | Path) -> None:
+    folder = local_path(path_or_hub_id)
+    if folder.is_dir():
+        noted, source, revision = read_sidecar(folder) is not None, str(folder), None
+    else:
+        noted, (source, _, revision) = False, str(path_or_hub_id).partition("@")
+    try:
+        config, _ = PretrainedConfig.get_config_dict(source, revision=revision or None)
+    except (OSError, ValueError):  # a GGUF file, or nothing at all: whatever it is, loading says
+        config = {}
+    if noted or is_diffusion(config):
+        raise DiffusionError(
+            f"{path_or_hub_id} is a diffusion model, which does not write from left to right: expected an "
+            "autoregressive one"
+        )
+
+
 def _agreed_stop_ids(
     student: Student, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, own: Sequence[int]
-) -> tuple[int, ...]:
-    """The stop ids of both, after checking that the tokenizers agree and logging what they share."""
+) -> tuple[tuple[int, ...], str]:
+    """The stop ids of both, after checking that the tokenizers agree, and what they share, in words."""
     if student.tokenizer is None:
         raise ForkLeftError("the student has no tokenizer to compare with the teacher's; load it with one")
     ours, theirs = ({i: token for token, i in one.get_vocab().items()} for one in (student.tokenizer, tokenizer))
@@ -78,10 +109,9 @@ def _agreed_stop_ids(
     )
     apart = [table[i] for table in (ours, theirs) for i in sorted(table) if ours.get(i) != theirs.get(i)]
     more = f" and {len(apart) - _SHOWN} more" if len(apart) > _SHOWN else ""
-    _LOG.info(
-        "student and teacher share %d token ids; tokens of only one of them: %s; answers end at %s",
-        len(shared.valid),
-        (", ".join(map(repr, apart[:_SHOWN])) or "none") + more,
-        ", ".join(f"{theirs.get(i)!r} ({i})" for i in stop_ids),
+    ends = ", ".join(f"{theirs.get(i)!r} ({i})" for i in stop_ids)
+    told = (
+        f"student and teacher share {len(shared.valid)} token ids; tokens of only one of them: "
+        f"{', '.join(map(repr, apart[:_SHOWN])) or 'none'}{more}; answers end at {ends}"
     )
-    return stop_ids
+    return stop_ids, told

@@ -20,6 +20,8 @@ from forkleft.teacher.answers import Answer, Keep
 
 _LOG = logging.getLogger(__name__)
 _KEPT = "skip_special_tokens"
+# Seconds in which a server that runs says which models it has.
+_REACHED_WITHIN = 10.0
 
 
 class AnswerServer:
@@ -94,6 +96,25 @@ class AnswerServer:
             over.set()
         return [found[number] for number in range(len(conversations))]
 
+    def check(self) -> None:
+        """Raise ForkLeftError if the server cannot be reached, does not let us in, or does not serve the model."""
+        listed: set[str] = set()
+        try:
+            listed = {one["id"] for one in self._send("models", None, min(self.timeout, _REACHED_WITHIN))["data"]}
+        except urllib.error.HTTPError as error:
+            if error.code in (401, 403):
+                raise ForkLeftError(f"{self.url} does not let us in (HTTP {error.code}); is the key right?") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise ForkLeftError(
+                f"cannot reach {self.url}: {type(error).__name__}: {error}; is the server running, and the address "
+                "right?"
+            ) from error
+        except (ValueError, KeyError, TypeError):  # a server that has no such list, or another kind of list
+            pass
+        if self.model not in listed:
+            # Some servers load what they are asked for; one token tells.
+            self.answers([[{"role": "user", "content": "1+1=?"}]], max_new_tokens=1)
+
     def _next(self, replies: SimpleQueue) -> tuple[int | None, Any]:
         """The next reply; while there is none, a warning now and then."""
         waited = 0.0
@@ -153,11 +174,14 @@ class AnswerServer:
         return f"{reason.replace(self.api_key, '***') if self.api_key else reason:.300}"
 
     def _post(self, body: dict) -> dict:
+        return self._send("chat/completions", json.dumps(body).encode(), self.timeout)
+
+    def _send(self, what: str, body: bytes | None, timeout: float) -> Any:
         headers = {"Content-Type": "application/json"}
         if self.api_key is not None:
             headers["Authorization"] = f"Bearer {self.api_key}"
-        request = urllib.request.Request(f"{self.url}/chat/completions", json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=self.timeout) as response:
+        request = urllib.request.Request(f"{self.url}/{what}", body, headers)
+        with urllib.request.urlopen(request, timeout=timeout) as response:
             return json.load(response)
 
 

@@ -332,6 +332,15 @@ def test_the_command_line_is_the_real_one(tmp_path, capsys, monkeypatch):
         assert seen.pop() == expected
 
 
+def test_tasks_that_cannot_be_had(tmp_path, saved, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    absent = CHOICE | {"dataset_path": "no-such-owner/no-such-set", "dataset_kwargs": {}}
+    with pytest.raises(ForkLeftError, match=r"lm_eval cannot read .*no-such-owner/no-such-set.*is the hub within"):
+        run_task(tmp_path, QUESTIONS, absent, "--model_args", f"pretrained={saved}")
+    with pytest.raises(ForkLeftError, match="lm_eval: Tasks not found: nothing; `forkleft lm-eval ls tasks`"):
+        main(["--tasks", "nothing", "--model_args", f"pretrained={saved}"])
+
+
 def test_without_lm_eval_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval.__main__", None)
     with pytest.raises(ForkLeftError, match=r"pip install 'forkleft\[lm-eval\]'"):

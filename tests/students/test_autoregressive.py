@@ -18,6 +18,20 @@ def test_a_mixture_of_experts(tmp_path):
     assert_exact(loaded(ids).logits, model(ids).logits)
 
 
+@pytest.mark.parametrize("generation_config", [True, False])
+def test_without_weights_there_are_shapes_and_stop_ids(tmp_path, generation_config):
+    write_autoregressive(tmp_path)
+    if not generation_config:
+        (tmp_path / "generation_config.json").unlink()
+    whole, _ = load_causal_lm(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"not looked at")
+    empty, tokenizer = load_causal_lm(tmp_path, dtype=torch.bfloat16, weights=False)
+    assert (empty.device.type, empty.dtype) == ("meta", torch.bfloat16)
+    assert {n: p.shape for n, p in empty.named_parameters()} == {n: p.shape for n, p in whole.named_parameters()}
+    assert empty.generation_config.eos_token_id == whole.generation_config.eos_token_id
+    assert tokenizer.chat_template is not None
+
+
 def test_what_is_not_whole_is_refused(tmp_path):
     """Transformers fills what is missing with noise and only reports it."""
     write_autoregressive(tmp_path / "ar", tied=False)

@@ -130,6 +130,15 @@ def test_a_hub_id_is_downloaded(hub):
     assert asked == [("JetLM/SDAR-1.7B-Chat", None), ("JetLM/SDAR-1.7B-Chat", "refs/pr/3")]
 
 
+def test_weights_stay_on_the_hub_if_they_are_not_wanted(hub):
+    whole, empty = load_student("a/b"), load_student("a/b", weights=False)
+    left = [path.name for path in whole.origin.folder.iterdir() if not (empty.origin.folder / path.name).exists()]
+    assert left == ["model.safetensors"]
+    assert (empty.device.type, empty.family, empty.vocabulary) == ("meta", whole.family, whole.vocabulary)
+    shapes = [{name: one.shape for name, one in each.model.named_parameters()} for each in (whole, empty)]
+    assert shapes[0] == shapes[1]
+
+
 def test_a_repository_with_other_weights_only_is_refused_by_name(hub):
     folder = hub[0].folder
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")

@@ -7,7 +7,7 @@ from checkpoints_on_disk import END, TURN_END, write_autoregressive, write_check
 from exact import assert_exact
 from tiny import FAMILIES, tiny_student
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import DiffusionError, ForkLeftError
 from forkleft.students import convert, load_student
 from forkleft.teacher.loading import load_teacher
 from forkleft.teacher.local import Asked
@@ -36,6 +36,14 @@ def test_what_student_and_teacher_share_is_told(tmp_path, caplog):
         "student and teacher share 282 token ids; tokens of only one of them: '<|MASK|>'; "
         "answers end at '<|im_end|>' (258), '<|endoftext|>' (256)"
     )
+
+
+def test_a_diffusion_model_does_not_teach(tmp_path):
+    write_autoregressive(tmp_path / "ar")
+    convert(tmp_path / "ar", tmp_path / "converted", family="bd3lm")
+    for folder in (write_checkpoint(tmp_path / "sdar", "sdar").folder, tmp_path / "converted", "lab:student-block"):
+        with pytest.raises(DiffusionError, match="is a diffusion model, which does not write from left to right: exp"):
+            load_teacher(folder)
 
 
 def test_answers_end_at_the_stop_ids_of_both(tmp_path):

@@ -29,8 +29,13 @@ def served():
     script, asked = [], []
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.answer(None)
+
         def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self.answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def answer(self, body):
             asked.append((self.path, body, self.headers.get("Authorization")))
             status, text = script.pop(0) if len(script) > 1 else script[0]
             self.send_response(status)
@@ -60,6 +65,30 @@ def test_a_greedy_chat_completion(served):
     assert (body["model"], body["messages"], body["max_tokens"], body["temperature"]) == ("tiny", QUESTION, 7, 0.0)
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
     assert authorization == "Bearer secret"
+
+
+def test_a_server_is_checked_before_it_is_needed(served):
+    url, script, asked = served
+    server = AnswerServer(url, "tiny", api_key="secret")
+    script.append((200, json.dumps({"data": [{"id": "tiny"}]})))
+    server.check()
+    assert asked == [("/v1/models", None, "Bearer secret")]
+    # What is not listed may be served all the same.
+    for listed in ((200, json.dumps({"data": [{"id": "other"}]})), (200, "[]"), (404, "no such page")):
+        script[:] = [listed, reply("2")]
+        server.check()
+        assert asked[-1][1]["max_tokens"] == 1
+    script[:] = [(404, ""), (404, "no model tiny")]
+    with pytest.raises(ForkLeftError, match=r"no answer from .* \(model 'tiny'\).*no model tiny"):
+        server.check()
+    script[:] = [(401, "")]
+    with pytest.raises(ForkLeftError, match=r"does not let us in \(HTTP 401\); is the key right"):
+        server.check()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        away = AnswerServer(f"http://127.0.0.1:{free.getsockname()[1]}/v1", "tiny")
+        with pytest.raises(ForkLeftError, match=r"cannot reach .* refused.*is the server running"):
+            away.check()
 
 
 def test_answers_end_where_either_model_would_end_them(served):
@@ -158,8 +187,13 @@ def silent():
     allowed, answered = threading.Event(), []
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.answer(None)
+
         def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self.answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def answer(self, body):
             refused = body["messages"][0]["content"] == "no"
             if not refused:
                 allowed.wait(60)
