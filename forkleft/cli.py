@@ -189,6 +189,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     _template_argument(lm_eval)
 
+    _study_arguments(top)
+
     lab = top.add_parser("lab", help="the bundled miniature world", description="The bundled miniature world.")
     lab_commands = lab.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
@@ -221,6 +223,41 @@ def _parser() -> argparse.ArgumentParser:
     routes.add_argument("--set", metavar="NAME", default="chain-4", help="a held-out chain set (default chain-4)")
     routes.add_argument("--json", action="store_true", help="one JSON object a line")
     return parser
+
+
+def _study_arguments(top: argparse._SubParsersAction) -> None:
+    study = top.add_parser("study", help="grids of runs, and what they show", description="Grids of runs.")
+    study_commands = study.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    run = _command(study_commands, "run", commands.study_run, "run what is missing of a study, and show it")
+    run.add_argument("file", type=Path, metavar="FILE", help="a study, such as recipes/studies/order-view.yaml")
+    run.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="for cells, which studies share, and tables"
+    )
+    run.add_argument("--jobs", type=int, metavar="N", help="cells at a time (default: the cores; 1 with a GPU)")
+    run.add_argument("--seeds", type=int, nargs="+", metavar="SEED", help="run only these seeds of the study")
+    run.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="OPTION=VALUE",
+        help="an option of all arms, or ARM.OPTION=VALUE of one (repeatable)",
+    )
+    run.add_argument("--base", type=Path, metavar="FILE", help="another base recipe")
+    run.add_argument("--benchmark", nargs="+", metavar="NAME", help="other benchmarks")
+    run.add_argument("--limit", type=int, metavar="N", help="only the first N items of each benchmark")
+    run.add_argument("--decoding", choices=("static", "native"), help="decode so, as forkleft eval does")
+    run.add_argument("--dry-run", action="store_true", help="print the cells and how long they would take")
+    run.add_argument("--print-commands", action="store_true", help="print the commands of the cells instead")
+    launcher = "torchrun --nproc-per-node 8"
+    run.add_argument("--launcher", default=launcher, metavar="WORDS", help=f"in front of those (default: {launcher})")
+
+    show = _command(study_commands, "show", commands.study_show, "tables and figures of studies")
+    show.add_argument("folder", type=Path, nargs="+", metavar="DIR", help="the folder of a study, or of several")
+    shape = show.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="all figures as JSON")
+    shape.add_argument("--markdown", action="store_true", help="the tables as Markdown")
 
 
 def _command(

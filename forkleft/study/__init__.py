@@ -1,1 +1,1 @@
-"""Studies: experiments as data, and what their numbers say. Today: the paper's own."""
+"""Studies: experiments as data, what they show and how sure that is; and the paper's own numbers."""

@@ -1,0 +1,217 @@
+"""What the results of a study show: accuracies, gains, comparisons, curves and routes, each with its interval."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from forkleft.evaluate.statistics import holm
+from forkleft.study.effects import RESAMPLES, Discordance, Effect, discordances, effect
+from forkleft.study.results import StudyResults, tables
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model or arm and how often it is right. models: students or teachers it is a mean of; for an arm, its seeds."""
+
+    kind: Literal["base", "arm", "teacher"]
+    name: str
+    models: int
+    accuracy: Effect
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A difference between arms. holm: p corrected for all tests of the study. within: McNemar in each seed."""
+
+    name: str
+    decoding: str
+    difference: Effect
+    seeds: tuple[int, ...]
+    holm: float
+    within: tuple[Discordance, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdicts4:
+    """On how many items of a benchmark teacher and student are right (the paper's diagnostic), as means over seeds."""
+
+    model: str
+    benchmark: str
+    items: int
+    both: float
+    teacher_only: float
+    student_only: float
+    neither: float
+
+
+@dataclass(frozen=True)
+class RouteShares:
+    """Of an arm's training questions the share on each route, in the order of the routes, as means over seeds.
+
+    first: at the first visit of each question. parts: in each tenth of the updates.
+    """
+
+    arm: str
+    seeds: int
+    first: tuple[float, ...]
+    parts: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """All that tables and figures show. Dictionaries are by decoding and arm, curves also by update."""
+
+    rows: dict[str, list[Row]]
+    gains: dict[str, dict[str, Effect]]
+    comparisons: list[Comparison]
+    curves: dict[str, dict[str, dict[int, Effect]]]
+    routes: list[RouteShares]
+    verdicts: list[Verdicts4]
+
+
+def analyse(results: StudyResults, resamples: int = RESAMPLES) -> Analysis:
+    """Everything that can be told of what is there; arms without a whole seed are left out."""
+
+    def compute(terms: Sequence[tuple[float, Mapping[str, np.ndarray]]]) -> Effect:
+        return effect(terms, results.clusters, resamples=resamples)
+
+    rows, gains, curves, compared = {}, {}, {}, []
+    for decoding in results.decoding:
+        rows[decoding] = _rows(results, decoding, compute)
+        gains[decoding], curves[decoding] = {}, {}
+        for arm in results.arms:
+            seeds, pair = tables([results.of_arm(arm, decoding), results.of_base(arm, decoding)])
+            if seeds:
+                gains[decoding][arm] = compute([(1, pair[0]), (-1, pair[1])])
+            if results.curve:
+                curves[decoding][arm] = _curve(results, arm, decoding, compute)
+        compared += _comparisons(results, decoding, compute)
+    corrected = holm([difference.p for _, _, difference, _, _ in compared])
+    comparisons = [
+        Comparison(name, decoding, difference, seeds, adjusted, within)
+        for (name, decoding, difference, seeds, within), adjusted in zip(compared, corrected, strict=True)
+    ]
+    return Analysis(rows, gains, comparisons, curves, _routes(results), _verdicts(results))
+
+
+def bases(results: StudyResults) -> dict[str, str]:
+    """The base of each arm by name: `base` if all arms begin with the same students, else `base of ARM`."""
+    begun = {arm: frozenset(p.base for p in results.places if p.arm == arm) for arm in results.arms}
+    return _shared_names("base", begun)
+
+
+def teachers(results: StudyResults) -> dict[str, str]:
+    """The teacher of each arm by name: `teacher` if all arms have the same, else `teacher of ARM`."""
+    taught = {arm: frozenset(p.teacher for p in results.places if p.arm == arm) for arm in results.arms}
+    return _shared_names("teacher", taught)
+
+
+def _shared_names(kind: str, models: Mapping[str, frozenset[str]]) -> dict[str, str]:
+    """A name for each set of models: that of the first arm with it, or no arm's if all have the same."""
+    if len(set(models.values())) == 1:
+        return dict.fromkeys(models, kind)
+    first = {}
+    for arm, found in models.items():
+        first.setdefault(found, f"{kind} of {arm}")
+    return {arm: first[found] for arm, found in models.items()}
+
+
+def _rows(results: StudyResults, decoding: str, compute) -> list[Row]:
+    rows = []
+    for kind, names in (("base", bases(results)), ("teacher", teachers(results))):
+        for name in dict.fromkeys(names.values()):
+            arm = next(arm for arm, its in names.items() if its == name)
+            by_seed = results.of_base(arm, decoding) if kind == "base" else results.of_teacher(arm)
+            # A model that several seeds have in common is one model.
+            models = {getattr(p, kind): by_seed[p.seed] for p in results.places if p.arm == arm and p.seed in by_seed}
+            if models:
+                count, (verdicts,) = len(models), tables([dict(enumerate(models.values()))])[1]
+                rows.append(Row(kind, name, count, compute([(1, verdicts)])))
+    arms = []
+    for arm in results.arms:
+        seeds, found = tables([results.of_arm(arm, decoding)])
+        if seeds:
+            arms.append(Row("arm", arm, len(seeds), compute([(1, found[0])])))
+    return [*(r for r in rows if r.kind == "base"), *arms, *(r for r in rows if r.kind == "teacher")]
+
+
+def _curve(results: StudyResults, arm: str, decoding: str, compute) -> dict[int, Effect]:
+    found = {}
+    for step in results.steps(arm):
+        seeds, verdicts = tables([results.of_arm(arm, decoding, step)])
+        if seeds:
+            found[step] = compute([(1, verdicts[0])])
+    return found
+
+
+def _comparisons(results: StudyResults, decoding: str, compute) -> list[tuple]:
+    wanted = [(f"{first} − {second}", {first: 1.0, second: -1.0}) for first, second in results.compare]
+    if results.effects:
+        wanted += factor_weights(results.effects).items()
+    found = []
+    for name, weights in wanted:
+        seeds, verdicts = tables([results.of_arm(arm, decoding) for arm in weights])
+        if not seeds:
+            continue
+        difference = compute(list(zip(weights.values(), verdicts, strict=True)))
+        within = discordances(*verdicts, results.clusters) if len(verdicts) == 2 else []
+        found.append((name, decoding, difference, tuple(seeds), tuple(within)))
+    return found
+
+
+def factor_weights(effects: Mapping[str, Mapping[str, tuple[str, ...]]]) -> dict[str, dict[str, float]]:
+    """The weights of the arms in the effect of each of two factors and in their interaction.
+
+    A factor's effect is its first level minus its second, averaged over the other factor. The interaction is how much
+    larger the second factor's effect is at the first factor's first level than at its second.
+    """
+    found = {}
+    for factor, levels in effects.items():
+        (first, plus), (second, minus) = levels.items()
+        found[f"{factor}: {first} − {second}"] = dict.fromkeys(plus, 0.5) | dict.fromkeys(minus, -0.5)
+    (one, rows), (two, columns) = effects.items()
+    (plus_one, _), (plus_two, _) = rows.values(), columns.values()
+    arms = [arm for named in rows.values() for arm in named]
+    found[f"{one} × {two}"] = {arm: 1.0 if (arm in plus_one) == (arm in plus_two) else -1.0 for arm in arms}
+    return found
+
+
+def _routes(results: StudyResults) -> list[RouteShares]:
+    found = []
+    for arm in results.arms:
+        cells = [results.cells[p.cell] for p in results.places if p.arm == arm and p.cell in results.cells]
+        routes = [cell.routes for cell in cells if cell.routes is not None]
+        if routes:
+            first = np.mean([_shares(one.first) for one in routes], axis=0)
+            parts = np.mean([[_shares(part) for part in one.parts] for one in routes], axis=0)
+            found.append(RouteShares(arm, len(routes), tuple(first.tolist()), tuple(map(tuple, parts.tolist()))))
+    return found
+
+
+def _shares(counts: Sequence[int]) -> list[float]:
+    total = sum(counts)
+    return [count / total if total else float("nan") for count in counts]
+
+
+def _verdicts(results: StudyResults) -> list[Verdicts4]:
+    """Of the base and of each arm beside its teacher, under the first of the study's ways to decode."""
+    decoding, found = next(iter(results.decoding)), []
+    names = bases(results)
+    for arm in dict.fromkeys(next(a for a in results.arms if names[a] == name) for name in names.values()):
+        found += _beside_teacher(results, names[arm], results.of_base(arm, decoding), results.of_teacher(arm))
+    for arm in results.arms:
+        found += _beside_teacher(results, arm, results.of_arm(arm, decoding), results.of_teacher(arm))
+    return found
+
+
+def _beside_teacher(results: StudyResults, model: str, student: Mapping, teacher: Mapping) -> list[Verdicts4]:
+    seeds, verdicts = tables([student, teacher])
+    found = []
+    for name in results.benchmarks if seeds else ():
+        s_SN, t_SN = verdicts[0][name], verdicts[1][name]
+        four = [(s_SN & t_SN), (~s_SN & t_SN), (s_SN & ~t_SN), (~s_SN & ~t_SN)]
+        counts = [float(one.sum(axis=1).mean()) for one in four]
+        found.append(Verdicts4(model, name, s_SN.shape[1], *counts))
+    return found

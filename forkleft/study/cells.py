@@ -1,0 +1,243 @@
+"""The folder of a cell: what is in it already, what is missing, and the commands that make it.
+
+ROOT/teacher_answers.jsonl          the teachers' answers, for all cells
+ROOT/cells/DIGEST/cell.json         what it is
+                  recipe.yaml       the recipe of its training, and chat_template.jinja where one is given
+                  train/            the run
+                  eval/NAME/        results, a folder for each way to measure
+                  log.txt           what its commands printed
+                  times.json        how long they took
+                  failed.json       the error of the last try, if it failed
+                  .lock             held by the process that works on it, and by its commands
+"""
+
+import fcntl
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from forkleft import checkpoints
+from forkleft.errors import ForkLeftError
+from forkleft.evaluate.results import SUMMARY
+from forkleft.recipes import recipe_page
+from forkleft.study import timing
+from forkleft.study.grid import Cell, Evaluation
+
+ANSWERS = "teacher_answers.jsonl"
+CELLS = "cells"
+ROUTES = "routes.jsonl"
+_FAILED, _ANSWERED = "failed.json", "answered"
+# What an untrained student may need to be loaded; a trained one says it itself.
+_LOADING = ("family", "block_size", "mask_token")
+_TEMPLATE = "chat_template.jinja"
+# What `forkleft train` writes last.
+_LAST = "README.md"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A command of a cell.
+
+    name: `answers`, `train`, or `eval/` and the folder. words: what follows `forkleft`. units: how much there is to do.
+    resumed: whether a part of it is done.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    units: int
+    resumed: bool = False
+
+    @property
+    def command(self) -> str:
+        """As it is typed."""
+        return shlex.join(["forkleft", *self.words])
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a cell is missing, and the command to try it again by hand."""
+
+    error: str
+    command: str
+
+
+class CellFolder:
+    """A cell on disk; see the module's text."""
+
+    def __init__(self, root: Path, cell: Cell) -> None:
+        self.root, self.cell = root, cell
+        self.path = root / CELLS / cell.digest
+        self.train = self.path / "train"
+
+    @property
+    def log(self) -> Path:
+        """What its commands printed."""
+        return self.path / "log.txt"
+
+    def evaluation(self, evaluation: Evaluation) -> Path:
+        """Where the results of an evaluation are, a folder for each benchmark."""
+        return self.path / "eval" / evaluation.folder
+
+    def prepare(self) -> None:
+        """Write what the cell is and its recipe. Raises ForkLeftError if they cannot be written."""
+        said = json.dumps(asdict(self.cell), indent=2, ensure_ascii=False) + "\n"
+        write_text(self.path / "cell.json", said)
+        if self.cell.kind in ("train", "answers"):
+            write_text(self.path / "recipe.yaml", recipe_page(self.recipe()))
+        if "chat_template" in self.cell.options:
+            write_text(self.path / _TEMPLATE, self.cell.options["chat_template"])
+
+    def recipe(self) -> dict[str, Any]:
+        """The options of its training, with places on disk."""
+        said = self.cell.options | {"output_dir": str(self.train), "answer_cache": str(self.root / ANSWERS)}
+        if self.cell.routes_of is not None:
+            routes = self.root / CELLS / self.cell.routes_of / "train" / ROUTES
+            said |= {"train_ids": str(routes), "train_route": self.cell.route}
+        return said
+
+    # What is there.
+
+    def is_made(self) -> bool:
+        """Whether there is a model to evaluate: trained to the end, or not to be trained at all."""
+        if self.cell.kind == "answers":
+            return (self.path / _ANSWERED).exists()
+        return self.cell.kind != "train" or (self.train / _LAST).is_file()
+
+    def missing(self) -> list[Evaluation]:
+        """The evaluations that are not finished, each with the benchmarks that it lacks."""
+        return [
+            replace(one, benchmarks=lacking)
+            for one in self.cell.evaluations
+            if (lacking := tuple(name for name in one.benchmarks if not self.has(one, name)))
+        ]
+
+    def has(self, evaluation: Evaluation, benchmark: str) -> bool:
+        """Whether the results of a benchmark are there."""
+        return (self.evaluation(evaluation) / benchmark / SUMMARY).is_file()
+
+    def is_finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.is_made() and not self.missing()
+
+    # What to do.
+
+    def tasks(self) -> list[Task]:
+        """The commands that are left, in their order. A training begins anew if it has left nothing to resume from."""
+        evaluations = [self._evaluation_task(evaluation) for evaluation in self.missing()]
+        if self.is_made():
+            return evaluations
+        words = ("answer" if self.cell.kind == "answers" else "train", "--config", str(self.path / "recipe.yaml"))
+        if self.cell.kind == "answers":
+            return [Task("answers", words, timing.answers(self.cell.options))]
+        resumed = _resumable(self.train)
+        words += ("--resume_from_checkpoint", "true") if resumed else ()
+        return [Task("train", words, timing.visits(self.cell.options), resumed), *evaluations]
+
+    def begin(self, task: Task) -> None:
+        """Make room for a task: what a training has left that cannot be resumed goes."""
+        if task.name == "train" and not task.resumed and self.train.exists():
+            shutil.rmtree(self.train)
+
+    def _evaluation_task(self, evaluation: Evaluation) -> Task:
+        options, folder = self.cell.options, self.evaluation(evaluation)
+        words = ["eval", "--model", str(self._model(evaluation)), "--benchmark", *evaluation.benchmarks]
+        words += ["--output", str(folder)]
+        if self.cell.kind == "teacher":
+            words.append("--ar")
+        if self.cell.kind == "base":
+            words += _flags({name: options.get(name) for name in _LOADING})
+            words += ["--chat-template", str(self.path / _TEMPLATE)] if "chat_template" in options else []
+        if options.get("trust_remote_code"):
+            words.append("--trust-remote-code")
+        words += _flags(evaluation.settings | {"limit": evaluation.limit})
+        return Task(f"eval/{evaluation.folder}", tuple(words), timing.items(evaluation), folder.exists())
+
+    def _model(self, evaluation: Evaluation) -> Path | str:
+        if self.cell.kind != "train":
+            return self.cell.options["teacher" if self.cell.kind == "teacher" else "student"]
+        return self.train if evaluation.step is None else self.train / f"checkpoint-{evaluation.step}"
+
+    # How it went.
+
+    def succeed(self, task: Task, seconds: float) -> None:
+        """Note that a task ended well."""
+        if task.name == "answers":
+            write_text(self.path / _ANSWERED, "")
+        if not task.resumed:
+            known = timing.read_times(self.path / timing.TIMES)
+            text = json.dumps(known | {task.name: (round(seconds, 1), task.units)})
+            write_text(self.path / timing.TIMES, text + "\n")
+        (self.path / _FAILED).unlink(missing_ok=True)
+
+    def fail(self, failure: Failure) -> None:
+        """Note why it is missing."""
+        write_text(self.path / _FAILED, json.dumps(asdict(failure), indent=2) + "\n")
+
+    def failure(self) -> Failure | None:
+        """Why it is missing, if a try failed."""
+        try:
+            return Failure(**json.loads((self.path / _FAILED).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def lock(self) -> TextIO | None:
+        """The cell for ourselves, as long as the file is open, here or in a command; None if another has it.
+
+        The system forgets the lock of a process that died, and keeps that of one whose parent died.
+        """
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / ".lock").open("a")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        return file
+
+
+def write_text(path: Path, text: str) -> None:
+    """A file that is there whole or not at all. Raises ForkLeftError if it cannot be written."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staged = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            staged.write_text(text, encoding="utf-8")
+            os.replace(staged, path)
+        finally:
+            staged.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say of a place that cannot be written what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise ForkLeftError(
+            f"cannot write to {path}: {error.strerror}; make room or mend it, and start the same command again: what "
+            "is finished stays"
+        ) from error
+
+
+def _resumable(run: Path) -> bool:
+    try:
+        checkpoints.newest_whole(run)
+    except ForkLeftError:
+        return False
+    return True
+
+
+def _flags(settings: dict[str, Any]) -> list[str]:
+    return [
+        word
+        for name, value in settings.items()
+        if value is not None
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]

@@ -1,0 +1,159 @@
+"""From the cells on disk to the results of a study."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from forkleft.errors import ForkLeftError
+from forkleft.evaluate.results import Results, read_results
+from forkleft.jsonl import read_jsonl
+from forkleft.recipes import not_default
+from forkleft.study.cells import ROUTES, CellFolder, write_text
+from forkleft.study.grid import Cell, Evaluation, Grid
+from forkleft.study.results import (
+    FORMAT,
+    PARTS,
+    ROUTE_NAMES,
+    CellResults,
+    Hole,
+    Items,
+    Measured,
+    Routes,
+    StudyResults,
+    read_object,
+    study_of,
+)
+
+STUDY = "study.json"
+
+
+def note_study(folder: Path, grid: Grid) -> None:
+    """Keep in a study's folder what its cells are, so that its results can be read from them."""
+    said = _header(grid) | {"cells": [asdict(cell) for cell in grid.cells.values()]}
+    write_text(folder / STUDY, json.dumps({"format": FORMAT} | said, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_noted(folder: Path) -> dict[str, Any] | None:
+    """What `note_study` kept; None if there is nothing. Raises ForkLeftError if it is damaged."""
+    return read_object(folder / STUDY) if (folder / STUDY).is_file() else None
+
+
+def collect(folder: Path) -> StudyResults:
+    """The results of a study from its cells, which lie beside its folder; what is missing is a hole."""
+    noted = read_object(folder / STUDY)
+    try:
+        cells = [_cell(said) for said in noted.pop("cells")]
+        study = study_of(noted)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ForkLeftError(f"{folder / STUDY} is damaged ({error!r}); run the study again") from error
+    items: dict[str, Items] = {}
+    found: dict[str, CellResults] = {}
+    holes = []
+    for cell in cells:
+        on_disk = CellFolder(folder.parent, cell)
+        measured, wrong = _measured(on_disk, items)
+        if measured:
+            found[cell.digest] = CellResults(cell.kind, cell.label, tuple(measured), _routes(on_disk))
+        if wrong or not on_disk.is_finished():
+            holes.append(_hole(on_disk, wrong))
+    return StudyResults(**vars(study) | {"items": items, "cells": found, "holes": tuple(holes)})
+
+
+def _hole(folder: CellFolder, wrong: str | None) -> Hole:
+    failure, tasks = folder.failure(), folder.tasks()
+    error = wrong or (failure.error if failure else "not run yet")
+    command = failure.command if failure else (tasks[0].command if tasks else "")
+    return Hole(folder.cell.label, error, command)
+
+
+def _measured(folder: CellFolder, items: dict[str, Items]) -> tuple[list[Measured], str | None]:
+    """What was measured of a cell, and what is wrong with it. items: of each benchmark, as the first cell has them."""
+    found = []
+    for evaluation in folder.cell.evaluations:
+        for benchmark in evaluation.benchmarks:
+            if not folder.has(evaluation, benchmark):
+                continue
+            try:
+                results = read_results(folder.evaluation(evaluation) / benchmark)[benchmark]
+            except ForkLeftError as error:
+                return found, str(error)
+            here = _items(results)
+            if items.setdefault(benchmark, here) != here:
+                return found, f"{results.folder} was measured on other items than the cells before; remove it"
+            figures = results.summary["results"]
+            verdicts = np.array([record.correct for record in results.records])
+            found.append(
+                Measured(
+                    evaluation.decoding, evaluation.step, benchmark, verdicts, figures["tokens"], figures["forwards"]
+                )
+            )
+    return found, None
+
+
+def _items(results: Results) -> Items:
+    names = [record.cluster for record in results.records]
+    own = all(record.cluster == record.id for record in results.records)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    clusters = None if own else tuple(numbers[name] for name in names)
+    return Items(len(names), results.summary["configuration"]["items"]["digest"][:16], clusters)
+
+
+def _routes(folder: CellFolder) -> Routes | None:
+    path = folder.train / ROUTES
+    if folder.cell.kind != "train" or not path.is_file():
+        return None
+    rows = [row for _, row in read_jsonl(path)]
+    first: dict[str, str] = {}
+    parts = [[0] * len(ROUTE_NAMES) for _ in range(PARTS)]
+    for number, row in enumerate(rows):
+        for name, route in zip(row["ids"], row["routes"], strict=True):
+            first.setdefault(name, route)
+            parts[number * PARTS // len(rows)][ROUTE_NAMES.index(route)] += 1
+    counts = tuple(list(first.values()).count(route) for route in ROUTE_NAMES)
+    return Routes(counts, tuple(map(tuple, parts)))
+
+
+def _header(grid: Grid) -> dict[str, Any]:
+    """What a study's results say of the study."""
+    study = grid.study
+    options = {name: not_default(arm.options) for name, arm in study.arms.items()}
+    shared = _shared(options.values())
+    arms = {}
+    for name, arm in study.arms.items():
+        whole = [study.options(name, seed) for seed in study.seeds]
+        own = {option: value for option, value in options[name].items() if option not in shared}
+        arms[name] = {
+            "options": own | {option: list(values) for option, values in arm.with_seed.items()},
+            "students": list(dict.fromkeys(one["student"] for one in whole)),
+            "teacher": whole[0]["teacher"],
+            "updates": whole[0].get("max_steps", -1),
+            "questions_from": None if arm.questions_from is None else asdict(arm.questions_from),
+        }
+    return {
+        "name": study.name,
+        "about": study.about,
+        "shared": shared,
+        "arms": arms,
+        "seeds": study.seeds,
+        "benchmarks": study.benchmarks,
+        "limit": study.limit,
+        "decoding": study.decoding,
+        "curve": bool(study.curve),
+        "compare": study.compare,
+        "effects": study.effects,
+        "places": [asdict(place) for place in grid.places],
+    }
+
+
+def _shared(options: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    first, *others = options
+    return {name: value for name, value in first.items() if all(one.get(name) == value for one in others)}
+
+
+def _cell(said: Mapping[str, Any]) -> Cell:
+    evaluations = tuple(Evaluation(**one | {"benchmarks": tuple(one["benchmarks"])}) for one in said["evaluations"])
+    return Cell(**dict(said) | {"evaluations": evaluations, "needs": tuple(said["needs"])})

@@ -1,0 +1,114 @@
+"""What a study would run, before it runs: its cells, whether its folder is its own, how long it takes, its commands."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from rich.console import Console
+
+from forkleft.errors import ForkLeftError
+from forkleft.study.cells import CELLS, CellFolder
+from forkleft.study.collect import note_study, read_noted
+from forkleft.study.grid import Cell, Grid, make_grid
+from forkleft.study.spec import read_study, with_seeds
+from forkleft.study.timing import Rates
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study in a folder. cells: those to be run now; the grid also has those of seeds that were run before."""
+
+    root: Path
+    folder: Path
+    grid: Grid
+    cells: dict[str, Cell]
+
+    def folders(self) -> list[CellFolder]:
+        """The cells on disk."""
+        return [CellFolder(self.root, cell) for cell in self.cells.values()]
+
+    def begin(self) -> None:
+        """Keep what the study is in its folder, so that `study show` finds its cells."""
+        note_study(self.folder, self.grid)
+
+
+def plan_study(
+    file: Path,
+    root: Path,
+    *,
+    seeds: Sequence[int] | None = None,
+    base: Path | None = None,
+    overrides: Sequence[str] = (),
+    benchmarks: Sequence[str] | None = None,
+    limit: int | None = None,
+    decoding: str | None = None,
+) -> Plan:
+    """Plan the study of a file in the folder `root`; the other arguments are those of `read_study`.
+
+    seeds: run these only; what was run of other seeds stays in the tables. Raises ForkLeftError as `read_study` and
+    `make_grid`, and if the folder of that name holds another study.
+    """
+    study = read_study(file, base=base, overrides=overrides, benchmarks=benchmarks, limit=limit, decoding=decoding)
+    chosen = study.seeds if seeds is None else with_seeds(study, seeds).seeds
+    folder = root / study.name
+    noted = read_noted(folder)
+    before = [] if noted is None else [seed for seed in noted["seeds"] if seed in study.seeds]
+    grid = make_grid(with_seeds(study, {*before, *chosen}))
+    if noted is not None:
+        _check_same(folder, noted, grid)
+    return Plan(root, folder, grid, grid.of_seeds(chosen))
+
+
+def print_plan(plan: Plan, jobs: int, console: Console) -> None:
+    """The cells, which of them are there, and how long the others will take."""
+    rates, left = Rates.of_cells(plan.root / CELLS), 0.0
+    folders = plan.folders()
+    finished = sum(folder.is_finished() for folder in folders)
+    console.print(f"{plan.grid.study.name}: {len(folders)} cells in {plan.root}, {finished} of them finished")
+    for folder in folders:
+        tasks = folder.tasks()
+        left += sum(rates.seconds(task.name, task.units) for task in tasks)
+        names = ", ".join(f"{task.name} (resumed)" if task.resumed else task.name for task in tasks)
+        state = f"to do     {folder.cell.label}: {names}" if tasks else f"finished  {folder.cell.label}"
+        console.print(f"{folder.cell.digest}  {state}", markup=False, highlight=False, soft_wrap=True)
+    if left:
+        source = f"from {rates.count} measured tasks" if rates.count else "a guess: nothing was measured here yet"
+        told = f"about {timedelta(seconds=round(left / jobs))} with {jobs} at a time ({source})"
+        console.print(told, markup=False, highlight=False)
+
+
+def commands_of(plan: Plan, launcher: str) -> Iterable[str]:
+    """The commands that make what is missing, in their order, for several processes; their recipes are written."""
+    for folder in plan.folders():
+        if tasks := folder.tasks():
+            folder.prepare()
+            yield f"# {folder.cell.label}"
+            yield from (f"{launcher} -m {task.command}" for task in tasks)
+
+
+def _check_same(folder: Path, noted: dict, grid: Grid) -> None:
+    """Raise ForkLeftError if a folder holds another study: other cells for an arm and seed, other settings."""
+    study, differing = grid.study, []
+    old = {cell["digest"]: cell for cell in noted["cells"]}
+    was = {(place["arm"], place["seed"]): place["cell"] for place in noted["places"]}
+    for place in grid.places:
+        before = was.get((place.arm, place.seed), place.cell)
+        if before != place.cell:
+            named = _differing(old[before]["options"], grid.cells[place.cell].options)
+            differing.append(f"{grid.cells[place.cell].label}: {named or 'its models, data or questions changed'}")
+    if noted["limit"] != study.limit:
+        differing.append(_differing({"limit": noted["limit"]}, {"limit": study.limit}))
+    for name, settings in study.decoding.items():
+        if noted["decoding"].get(name, settings) != settings:
+            differing.append(f"decoding {name}: {_differing(noted['decoding'][name], settings)}")
+    if differing:
+        raise ForkLeftError(
+            f"{folder} holds another study of this name: {differing[0]}; name another --output, or give the study "
+            "another name"
+        )
+
+
+def _differing(old: dict, new: dict) -> str:
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return ", ".join(f"{name} was {old.get(name)!r}, is {new.get(name)!r}" for name in names)

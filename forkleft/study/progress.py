@@ -1,0 +1,82 @@
+"""Progress over a grid: cells done, what runs, and the time left; plain lines where there is no terminal."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from forkleft.study.cells import CellFolder, Failure, Task
+from forkleft.study.timing import Rates
+
+
+class GridProgress:
+    """Says what happens to the cells of a grid. A context, within which the last line of a terminal moves."""
+
+    def __init__(self, console: Console, total: int, rates: Rates, jobs: int) -> None:
+        self.console, self.total, self.rates, self.jobs = console, total, rates, jobs
+        self.done = 0
+        self._elsewhere: set[str] = set()
+        self._left = 0.0
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> "GridProgress":
+        if self.console.is_terminal:
+            columns = [TextColumn("cells"), BarColumn(bar_width=16), MofNCompleteColumn()]
+            self._bar = Progress(*columns, TextColumn("{task.fields[now]}"), console=self.console)
+            self._task = self._bar.add_task("cells", total=self.total, now="")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def was_there(self) -> None:
+        """A cell was made before."""
+        self.done += 1
+
+    def finished(self, folder: CellFolder) -> None:
+        """A cell was made now."""
+        self.done += 1
+        self._line(f"{folder.cell.label}: done")
+
+    def failed(self, folder: CellFolder, failure: Failure) -> None:
+        """A cell is missing."""
+        self.done += 1
+        self._line(f"{folder.cell.label}: FAILED, {failure.error}", style="bold red")
+
+    def elsewhere(self, folder: CellFolder) -> None:
+        """Another run works on a cell."""
+        if folder.cell.digest not in self._elsewhere:
+            self._elsewhere.add(folder.cell.digest)
+            self._line(f"{folder.cell.label}: another run works on it; waiting")
+
+    def ended(self, task: Task, seconds: float) -> None:
+        """A part of a cell was made, which tells how long others will take."""
+        if not task.resumed:
+            self.rates.add(task.name, seconds, task.units)
+
+    def update(self, working: Mapping[str, tuple[Sequence[Task], float]], waiting: Iterable[Sequence[Task]]) -> None:
+        """Move the last line.
+
+        working: by the cell's label, the tasks that are left and the seconds that the first of them has taken; waiting:
+        the tasks of the other cells.
+        """
+        left = sum(max(0.0, self._seconds(tasks) - elapsed) for tasks, elapsed in working.values())
+        self._left = (left + sum(map(self._seconds, waiting))) / self.jobs
+        if self._bar is not None:
+            now = f"{self._time_left()} left  {', '.join(working)}"
+            self._bar.update(self._task, completed=self.done, now=now)
+
+    def _seconds(self, tasks: Iterable[Task]) -> float:
+        return sum(self.rates.seconds(task.name, task.units) for task in tasks)
+
+    def _time_left(self) -> timedelta:
+        return timedelta(seconds=round(self._left))
+
+    def _line(self, text: str, style: str | None = None) -> None:
+        text = f"[{self.done}/{self.total}] {text}"
+        if self.done < self.total and self._left:
+            text += f"; about {self._time_left()} left"
+        self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,189 @@
+"""Runs the cells of a grid that are missing, several at a time, each as ordinary commands in its own folder.
+
+A cell is worked on under its lock, which its commands inherit: a second runner on the same root takes other cells and
+waits for those that it needs, and the cell of a killed runner can be taken up as soon as its command has ended too.
+What is on disk says what is done, so that a runner that starts again goes on where the last one was.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from forkleft.errors import ForkLeftError
+from forkleft.study.cells import CellFolder, Failure, Task, writing
+from forkleft.study.grid import Cell
+from forkleft.study.progress import GridProgress
+
+PROGRAM = (sys.executable, "-m", "forkleft")
+_POLL_SECONDS = 0.1
+# For commands to end when they are asked to.
+_PATIENCE_SECONDS = 10.0
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def run_cells(
+    cells: Mapping[str, Cell], root: Path, progress: GridProgress, *, jobs: int, program: Sequence[str] = PROGRAM
+) -> dict[str, Failure]:
+    """Make what is missing of cells, in their order, up to `jobs` at a time; returns the failures by digest.
+
+    program: the words that start `forkleft`. A cell that fails leaves the others alone, but for those that need it.
+    """
+    return _Runner(cells, root, progress, jobs, program).run()
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A cell in hand: its lock, the tasks that are left, and the command of the first of them, which runs."""
+
+    folder: CellFolder
+    lock: TextIO
+    tasks: list[Task]
+    process: subprocess.Popen
+    log: TextIO
+    started: float
+
+
+class _Runner:
+    def __init__(
+        self, cells: Mapping[str, Cell], root: Path, progress: GridProgress, jobs: int, program: Sequence[str]
+    ) -> None:
+        self.cells, self.progress, self.jobs, self.program = cells, progress, jobs, program
+        threads = str(max(1, (os.cpu_count() or 1) // jobs))
+        self.environment = os.environ | dict.fromkeys(_THREADS, threads) | {"TOKENIZERS_PARALLELISM": "false"}
+        self.waiting = {digest: CellFolder(root, cell) for digest, cell in cells.items()}
+        # Looked at once, for the time left: to see whether a checkpoint is whole may mean to read gigabytes.
+        self.tasks = {digest: folder.tasks() for digest, folder in self.waiting.items()}
+        self.working: dict[str, _Work] = {}
+        self.failures: dict[str, Failure] = {}
+
+    def run(self) -> dict[str, Failure]:
+        before = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            while self.waiting or self.working:
+                for work in list(self.working.values()):
+                    if work.process.poll() is not None:
+                        self._end(work)
+                for folder in list(self.waiting.values()):
+                    if len(self.working) < self.jobs and self._begin(folder):
+                        del self.waiting[folder.cell.digest]
+                self._say_how_far()
+                time.sleep(_POLL_SECONDS if self.waiting or self.working else 0)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            self._stop()
+        return self.failures
+
+    def _say_how_far(self) -> None:
+        now = time.monotonic()
+        working = {work.folder.cell.label: (work.tasks, now - work.started) for work in self.working.values()}
+        self.progress.update(working, [self.tasks[digest] for digest in self.waiting])
+
+    def _begin(self, folder: CellFolder) -> bool:
+        """Begin a cell, or see that there is nothing to begin; False if it must wait."""
+        if folder.is_finished():
+            self.progress.was_there()
+            return True
+        needs = folder.cell.needs
+        if broken := next((need for need in needs if need in self.failures), None):
+            self._fail(folder, f"it needs {self.cells[broken].label}, which failed", self.failures[broken].command)
+            return True
+        if any(need in self.waiting or need in self.working for need in needs):
+            return False
+        try:
+            if (lock := folder.lock()) is None:
+                self.progress.elsewhere(folder)
+                return False
+            try:
+                folder.prepare()
+                if not self._start(folder, lock):
+                    # Another runner finished it between our look and our lock.
+                    self.progress.was_there()
+            except ForkLeftError:
+                lock.close()
+                raise
+        except ForkLeftError as error:
+            self._fail(folder, str(error), folder.tasks()[0].command)
+        return True
+
+    def _start(self, folder: CellFolder, lock: TextIO) -> bool:
+        """Start the next command of a cell that we have the lock of; False, and unlocked, if nothing is left to do."""
+        tasks = folder.tasks()
+        if not tasks:
+            lock.close()
+            return False
+        with writing(folder.path):
+            folder.begin(tasks[0])
+            log = folder.log.open("a", encoding="utf-8")
+            log.write(f"$ {tasks[0].command}\n")
+            log.flush()
+        process = subprocess.Popen(
+            [*self.program, *tasks[0].words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=self.environment,
+            pass_fds=(lock.fileno(),),
+        )
+        self.working[folder.cell.digest] = _Work(folder, lock, tasks, process, log, time.monotonic())
+        return True
+
+    def _end(self, work: _Work) -> None:
+        """Note how a command ended, and start the next one of its cell."""
+        folder, task, seconds = work.folder, work.tasks[0], time.monotonic() - work.started
+        del self.working[folder.cell.digest]
+        work.log.close()
+        try:
+            if work.process.returncode:
+                raise ForkLeftError(_reason(work))
+            folder.succeed(task, seconds)
+            self.progress.ended(task, seconds)
+            if any(left.name == task.name for left in folder.tasks()):
+                raise ForkLeftError(f"{task.name} ended without its result; see {folder.log}")
+            if not self._start(folder, work.lock):
+                self.progress.finished(folder)
+        except ForkLeftError as error:
+            work.lock.close()
+            self._fail(folder, str(error), task.command)
+
+    def _fail(self, folder: CellFolder, error: str, command: str) -> None:
+        failure = Failure(error, command)
+        self.failures[folder.cell.digest] = failure
+        # On a full disk it cannot be noted either.
+        with suppress(ForkLeftError):
+            folder.fail(failure)
+        self.progress.failed(folder, failure)
+
+    def _stop(self) -> None:
+        """End the commands that still run because we are asked to end."""
+        for work in self.working.values():
+            work.process.terminate()
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        for work in self.working.values():
+            try:
+                work.process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                work.process.kill()
+                work.process.wait()
+
+
+def _interrupt(*signalled: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _reason(work: _Work) -> str:
+    """Why a command failed: what it said last, or the signal that ended it."""
+    name, code, log = work.tasks[0].name, work.process.returncode, work.folder.log
+    if code < 0:
+        return f"{name} was killed by signal {-code} ({signal.Signals(-code).name}); see {log}"
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    begun = max((k for k, line in enumerate(lines) if line.startswith("$ ")), default=-1)
+    said = [line.strip() for line in lines[begun + 1 :] if line.strip()]
+    ours = [line.removeprefix("forkleft: ") for line in said if line.startswith("forkleft: ")]
+    return f"{name} ended with code {code}: {(ours or said or ['it said nothing'])[-1]}"

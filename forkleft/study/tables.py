@@ -1,0 +1,236 @@
+"""The tables of a study, for Markdown and for a terminal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from forkleft.evaluate.statistics import Estimate
+from forkleft.study.analysis import Analysis, bases, teachers
+from forkleft.study.results import ROUTE_NAMES, StudyResults
+
+_SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells of text. wide: too wide for a terminal, for the page alone."""
+
+    title: str
+    heading: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    note: str = ""
+    wide: bool = False
+
+
+def study_tables(results: StudyResults, analysis: Analysis) -> list[Table]:
+    """All tables of a study that have something in them."""
+    made = [_accuracy(results, analysis, decoding) for decoding in results.decoding]
+    made += [_comparisons(results, analysis)]
+    made += [_curve(results, analysis, decoding) for decoding in analysis.curves if results.curve]
+    made += [_strength(results, analysis), _decoding(results), _routes(analysis), _verdicts(analysis)]
+    made += [_counts(results, decoding) for decoding in results.decoding]
+    return [table for table in (*made, _holes(results)) if table.rows]
+
+
+def study_page(results: StudyResults, analysis: Analysis, figures: Sequence[str] = ()) -> str:
+    """A study as Markdown. figures: names of pictures to show."""
+    lines = [f"# {results.name}", ""]
+    lines += [results.about, ""] if results.about else []
+    lines += [_facts(results), ""]
+    lines += [f"**{_missing(results)}**", ""] if results.holes else []
+    for picture in figures:
+        lines += [f"![{picture.removesuffix('.svg')}]({picture})", ""]
+    for table in study_tables(results, analysis):
+        lines += [f"## {table.title}", "", f"| {' | '.join(table.heading)} |"]
+        lines += [f"| --- |{' ---: |' * (len(table.heading) - 1)}"]
+        lines += [f"| {' | '.join(map(_escaped, row))} |" for row in table.rows] + [""]
+        lines += [table.note, ""] if table.note else []
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def print_study(results: StudyResults, analysis: Analysis, console: Console) -> None:
+    """A study for a person at a terminal."""
+    console.print(f"\n{results.name}", style="bold", highlight=False)
+    console.print(_facts(results), highlight=False, markup=False)
+    for table in study_tables(results, analysis):
+        if table.wide:
+            continue
+        shown = RichTable(title=Text(table.title), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+        for number, name in enumerate(table.heading):
+            shown.add_column(Text(name.replace(" (", "\n(")), justify="right" if number else "left", overflow="fold")
+        for row in table.rows:
+            # The interval below its figure: one line of all of them is wider than 80 columns.
+            shown.add_row(*(Text(cell.replace(" (", "\n(")) for cell in row))
+        console.print(shown)
+        if table.note:
+            console.print(table.note, style="dim", highlight=False, markup=False)
+    if results.holes:
+        console.print(f"\n{_missing(results)}", style="bold red", highlight=False)
+
+
+def _facts(results: StudyResults) -> str:
+    counted = [len(results.of_arm(arm, name)) for arm in results.arms for name in results.decoding]
+    least, most = min(counted), max(counted)
+    seeds = _count(most, "seed") if least == most else f"{least} to {most} seeds"
+    items = " and ".join(map(str, sorted({items.count for items in results.items.values()}))) or "no"
+    updates = " or ".join(map(str, sorted({arm.updates for arm in results.arms.values()})))
+    students = ", ".join(dict.fromkeys(name for arm in results.arms.values() for name in arm.students))
+    taught = ", ".join(dict.fromkeys(arm.teacher for arm in results.arms.values()))
+    return (
+        f"{_count(len(results.arms), 'arm')}, {seeds}, {updates} updates; "
+        f"{_count(len(results.benchmarks), 'benchmark')} of {items} items. Student: {students}; teacher: {taught}."
+    )
+
+
+def _missing(results: StudyResults) -> str:
+    return f"{_count(len(results.holes), 'cell')} missing: see Holes."
+
+
+def _accuracy(results: StudyResults, analysis: Analysis, decoding: str) -> Table:
+    rows, names = [], {"base": "student", "teacher": "teacher"}
+    for row in analysis.rows[decoding]:
+        gain = analysis.gains[decoding].get(row.name) if row.kind == "arm" else None
+        models = str(row.models) if row.kind == "arm" else _count(row.models, names[row.kind])
+        figures = [_percent(row.accuracy.benchmarks[name]) for name in results.benchmarks]
+        up = "" if gain is None else f"{sum(e.value > 0 for e in gain.benchmarks.values())}/{len(gain.benchmarks)}"
+        gained = "" if gain is None else _percent(gain.mean, "+")
+        rows.append((row.name, models, *figures, _percent(row.accuracy.mean), gained, up))
+    heading = ("arm", "seeds", *results.benchmarks, "mean", "gain over base", "up")
+    note = (
+        "Right answers in %, with 95% intervals from a bootstrap over seeds and items. The mean weights benchmarks "
+        "equally. Gains are over the untrained student of the same seed; up: benchmarks that gain."
+    )
+    if any(row.kind == "arm" and row.models == 1 for row in analysis.rows[decoding]):
+        note += " With one seed an interval knows of items alone."
+    return Table(_titled("Accuracy", results, decoding), heading, rows, note)
+
+
+def _comparisons(results: StudyResults, analysis: Analysis) -> Table:
+    rows = []
+    for one in analysis.comparisons:
+        difference = one.difference
+        ups = sum(value > 0 for value in difference.by_seed)
+        downs = sum(value < 0 for value in difference.by_seed)
+        name = one.name if len(results.decoding) == 1 else f"{one.name}, {one.decoding}"
+        figures = [_percent(difference.benchmarks[b], "+") for b in results.benchmarks]
+        within = f"{sum(d.p <= _SIGNIFICANT for d in one.within)}/{len(one.within)}" if one.within else "–"
+        flips = (f"{ups}/{downs}", _p(difference.p), _p(one.holm), within)
+        rows.append((name, str(difference.seeds), *figures, _percent(difference.mean, "+"), *flips))
+    heading = ("difference", "seeds", *results.benchmarks, "mean", "seeds +/−", "p", "Holm p", "McNemar")
+    seeds = {one.difference.seeds for one in analysis.comparisons}
+    least = ", ".join(f"{_p(2.0 ** (1 - count))} with {_count(count, 'seed')}" for count in sorted(seeds))
+    note = (
+        "Percentage points, with 95% intervals from a bootstrap over seeds and items. p: that the mean is zero, by "
+        f"exact sign flips over seeds, which can give no less than {least}; Holm p: corrected for the "
+        f"{_count(len(analysis.comparisons), 'test')} of this table. McNemar: in how many seeds the exact test over "
+        "items, alone and uncorrected, gives p ≤ 0.05."
+    )
+    return Table("Differences", heading, rows, note)
+
+
+def _curve(results: StudyResults, analysis: Analysis, decoding: str) -> Table:
+    rows = []
+    for arm, points in analysis.curves[decoding].items():
+        for step, found in points.items():
+            share = f"{100 * step / results.arms[arm].updates:g}%"
+            figures = [_percent(found.benchmarks[name]) for name in results.benchmarks]
+            rows.append((arm, str(step), share, str(found.seeds), *figures, _percent(found.mean)))
+    heading = ("arm", "update", "of all", "seeds", *results.benchmarks, "mean")
+    return Table(_titled("Checkpoints", results, decoding), heading, rows)
+
+
+def _strength(results: StudyResults, analysis: Analysis) -> Table:
+    decoding = next(iter(results.decoding))
+    names = teachers(results)
+    if len(set(names.values())) < 2:
+        return Table("", (), [])
+    strength = {row.name: row.accuracy for row in analysis.rows[decoding] if row.kind == "teacher"}
+    rows = [
+        (results.arms[arm].teacher, _percent(strength[names[arm]].mean), arm, str(gain.seeds), _percent(gain.mean, "+"))
+        for arm, gain in analysis.gains[decoding].items()
+        if names[arm] in strength
+    ]
+    rows.sort(key=lambda row: float(row[1].split()[0]))
+    return Table("Teacher strength", ("teacher", "its accuracy", "arm", "seeds", "gain over base"), rows)
+
+
+def _decoding(results: StudyResults) -> Table:
+    """What the ways to decode cost, where there are several."""
+    rows = []
+    for decoding in results.decoding if len(results.decoding) > 1 else ():
+        for arm in results.arms:
+            cells = [results.cells[p.cell] for p in results.places if p.arm == arm and p.cell in results.cells]
+            found = [one for cell in cells for one in cell.measured if (one.decoding, one.step) == (decoding, None)]
+            if found:
+                rate = sum(one.tokens for one in found) / sum(one.forwards for one in found)
+                rows.append((decoding, arm, f"{rate:.2f}"))
+    return Table("Tokens a forward", ("decoding", "arm", "tokens"), rows)
+
+
+def _routes(analysis: Analysis) -> Table:
+    rows = []
+    for one in analysis.routes:
+        taught = ROUTE_NAMES.index("LEFTOPD")
+        ends = [f"{100 * part[taught]:.1f}" for part in (one.parts[0], one.parts[-1])]
+        rows.append((one.arm, str(one.seeds), *(f"{100 * share:.1f}" for share in one.first), *ends))
+    names = {"CE": "both right", "LEFTOPD": "teacher only", "GOLD": "neither", "EXCLUDE": "student only"}
+    heading = ("arm", "seeds", *(names[route] for route in ROUTE_NAMES), "teacher only, first tenth", "last tenth")
+    note = "Training questions by who was right at their first visit, in %; and the share on the teacher's route."
+    return Table("Routes in training", heading, rows, note)
+
+
+def _verdicts(analysis: Analysis) -> Table:
+    rows = []
+    for one in analysis.verdicts:
+        four = (one.both, one.teacher_only, one.student_only, one.neither)
+        rows.append((one.model, one.benchmark, str(one.items), *(f"{round(count, 1):g}" for count in four)))
+    heading = ("model", "benchmark", "items", "both", "teacher only", "student only", "neither")
+    note = "Items of a benchmark by who is right; means over seeds."
+    return Table("Teacher and student on the benchmarks", heading, rows, note, wide=True)
+
+
+def _counts(results: StudyResults, decoding: str) -> Table:
+    """Right answers of every seed, as the paper prints counts."""
+    names = bases(results)
+    rows = []
+    for benchmark in results.benchmarks:
+        for seed in results.seeds:
+            base = {names[arm]: results.of_base(arm, decoding).get(seed) for arm in results.arms}
+            arms = {arm: results.of_arm(arm, decoding).get(seed) for arm in results.arms}
+            found = [*base.values(), *arms.values()]
+            if any(found):
+                counts = ["–" if one is None else str(int(one[benchmark].sum())) for one in found]
+                rows.append((benchmark, str(seed), str(results.items[benchmark].count), *counts))
+    heading = ("benchmark", "seed", "items", *dict.fromkeys(names.values()), *results.arms)
+    return Table(_titled("Right answers by seed", results, decoding), heading, rows, wide=True)
+
+
+def _holes(results: StudyResults) -> Table:
+    rows = [(hole.label, hole.error, f"`{hole.command}`" if hole.command else "") for hole in results.holes]
+    note = "The same `forkleft study run` tries them again; the commands are for a try by hand."
+    return Table("Holes", ("cell", "why", "command"), rows, note)
+
+
+def _titled(title: str, results: StudyResults, decoding: str) -> str:
+    return title if len(results.decoding) == 1 else f"{title}, {decoding}"
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _percent(estimate: Estimate, sign: str = "") -> str:
+    value, low, high = (format(100 * x, f"{sign}.1f") for x in (estimate.value, estimate.low, estimate.high))
+    return f"{value} ({low}, {high})" if sign else f"{value} ({low}–{high})"
+
+
+def _p(value: float | None) -> str:
+    return "–" if value is None else "<0.001" if value < 1e-3 else f"{value:.3f}"

@@ -1,0 +1,101 @@
+import io
+
+import pytest
+from rich.console import Console
+from studies import made_up_results, without
+
+from forkleft.study.analysis import analyse
+from forkleft.study.tables import print_study, study_page, study_tables
+
+
+def made(**changes):
+    results = made_up_results(**changes)
+    return results, analyse(results, resamples=200)
+
+
+@pytest.fixture(scope="module")
+def order_view():
+    return made(holes=[("L-low, seed 9", "train ended with code 2: a | b", "forkleft train --config x")])
+
+
+def by_title(results, analysis):
+    return {table.title: table for table in study_tables(results, analysis)}
+
+
+def test_the_page_says_everything_with_how_many_seeds(order_view):
+    page = study_page(*order_view, figures=["accuracy.svg"])
+    assert page.startswith(
+        "# made-up\n\nIs it seen that an arm is better?\n\n4 arms, 8 seeds, 50 updates; 3 benchmarks "
+    )
+    assert "![accuracy](accuracy.svg)" in page and "**1 cell missing: see Holes.**" in page
+    assert "no less than 0.008 with 8 seeds; Holm p: corrected for the 5 tests of this table" in page
+    assert r"| L-low, seed 9 | train ended with code 2: a \| b | `forkleft train --config x` |" in page
+    for title in ("Accuracy", "Differences", "Routes in training", "Right answers by seed", "Holes"):
+        assert f"## {title}\n" in page
+    lines = [line for line in page.splitlines() if line.startswith("|")]
+    assert (
+        len({line.count(" | ") for line in lines if line.startswith(("| arm | seeds | lab", "| L-high | 8 | "))}) <= 2
+    )
+
+
+def test_figures_stand_in_their_rows(order_view):
+    results, analysis = order_view
+    tables = by_title(results, analysis)
+    row = dict(zip(tables["Accuracy"].heading, tables["Accuracy"].rows[1], strict=True))
+    effect = analysis.rows["static"][1].accuracy
+    assert row["arm"] == "L-high" and row["seeds"] == "8" and row["up"] == "3/3"
+    assert row["lab-chain-4"].startswith(f"{100 * effect.benchmarks['lab-chain-4'].value:.1f} (")
+    assert row["gain over base"].startswith("+")
+    first = dict(zip(tables["Differences"].heading, tables["Differences"].rows[0], strict=True))
+    assert first["difference"] == "L-high − L-low" and first["McNemar"].endswith("/8")
+    ups = sum(value > 0 for value in analysis.comparisons[0].difference.by_seed)
+    assert first["seeds +/−"] == f"{ups}/{8 - ups}"
+    counts = tables["Right answers by seed"]
+    assert counts.heading == ("benchmark", "seed", "items", "base", "L-high", "L-low", "B-high", "B-low")
+    right = int(results.of_arm("L-low", "static")[3]["lab-chain-4"].sum())
+    assert counts.rows[8 + 2][:3] == ("lab-chain-4", "3", "500") and counts.rows[8 + 2][5] == str(right)
+
+
+def test_a_terminal_of_80_columns(order_view):
+    out = io.StringIO()
+    print_study(*order_view, Console(file=out, width=80))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "L-high" in out.getvalue() and "1 cell missing: see Holes." in out.getvalue()
+
+
+def test_seeds_that_are_missing_and_a_single_seed():
+    results = without(made_up_results(), "L-low-1", "B-low-2", "B-low-3")
+    page = study_page(results, analyse(results, resamples=50))
+    assert "4 arms, 6 to 8 seeds, 50 updates" in page
+    assert "| lab-chain-3 | 1 | 500 |" in page and "| – |" in page
+    page = study_page(*made(seeds=(1,)))
+    assert "4 arms, 1 seed, 50 updates" in page and "With one seed an interval knows of items alone." in page
+    assert "1.000 with 1 seed" in page
+
+
+def test_nothing_was_run_yet():
+    results = without(made_up_results(), *made_up_results().cells)
+    page = study_page(results, analyse(results, resamples=50))
+    assert "4 arms, 0 seeds" in page and "## Accuracy" not in page
+
+
+def test_tables_of_other_studies():
+    teachers = {"weak": ("lab:weak", 0.7), "strong": ("lab:strong", 0.95)}
+    arms = {"strong": 0.75, "weak": 0.6}
+    tables = by_title(*made(arms=arms, teachers=teachers, compare=(("strong", "weak"),), effects={}, seeds=(1, 2)))
+    strength = tables["Teacher strength"]
+    assert [row[0] for row in strength.rows] == ["lab:weak", "lab:strong"]
+    assert strength.rows[0][2:4] == ("weak", "2")
+    tables = by_title(*made(steps={5: 0.2, 25: 0.8}, arms={"L-high": 0.7}, compare=(), effects={}, seeds=(1, 2)))
+    assert [row[:4] for row in tables["Checkpoints"].rows] == [
+        ("L-high", "0", "0%", "2"),
+        ("L-high", "5", "10%", "2"),
+        ("L-high", "25", "50%", "2"),
+        ("L-high", "50", "100%", "2"),
+    ]
+    assert "Differences" not in tables and "Teacher strength" not in tables
+    tables = by_title(*made(decoding={"static": {}, "fast": {"passes": 4}}, seeds=(1, 2)))
+    assert {"Accuracy, static", "Accuracy, fast", "Tokens a forward", "Right answers by seed, fast"} <= set(tables)
+    assert tables["Differences"].rows[5][0] == "L-high − L-low, fast"
+    assert tables["Tokens a forward"].rows[0] == ("static", "L-high", "4.00")
