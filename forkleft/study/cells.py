@@ -149,7 +149,7 @@ class CellFolder:
         words = ["eval", "--model", str(self._model(evaluation)), "--benchmark", *evaluation.benchmarks]
         words += ["--output", str(folder)]
         if self.cell.kind == "teacher":
-            words.append("--ar")
+            words += ["--ar", *_flags({"device_map": options.get("teacher_device_map")})]
         if self.cell.kind == "base":
             words += _flags({name: options.get(name) for name in _LOADING})
             words += ["--chat-template", str(self.path / _TEMPLATE)] if "chat_template" in options else []

@@ -160,9 +160,13 @@ def _base(study: Study, options: Mapping[str, Any]) -> Cell:
 
 def _teacher(study: Study, options: Mapping[str, Any]) -> Cell:
     chosen = {name: value for name, value in options.items() if name in _TEACHER}
+    digest = _digest("teacher", chosen)
+    if "teacher_device_map" in options:
+        # Where it is makes no other teacher of it.
+        chosen["teacher_device_map"] = options["teacher_device_map"]
     # It writes from left to right, greedily, whatever the student's decoding.
     found = (Evaluation("greedy", {}, study.benchmarks, study.limit),)
-    return Cell("teacher", _digest("teacher", chosen), f"teacher {options['teacher']}", chosen, found)
+    return Cell("teacher", digest, f"teacher {options['teacher']}", chosen, found)
 
 
 def _training(

@@ -84,6 +84,9 @@ def test_models_that_are_measured_only(tmp_path):
     assert template.read_text() == "{{ x }}"
     (task,) = teacher.tasks()
     assert task.words[2] == "lab:teacher-strong" and "--ar" in task.words and "--passes" not in task.words
+    assert "--device-map" not in task.words
+    spread = folders(tmp_path, tmp_path, set=said | {"teacher_device_map": "auto"})["teacher lab:teacher-strong"]
+    assert "--ar --device-map auto" in spread.tasks()[0].command and spread.path == teacher.path
     assert task.command.startswith("forkleft eval --model lab:teacher-strong --benchmark lab-chain-3 lab-chain-4")
 
 
