@@ -1,11 +1,14 @@
 """`forkleft doctor`: does the maths hold on this device, in this precision, with this attention?
 
 Each check computes something twice: the way ForkLeft does, and the plain way, which is slow and obviously right. What
-remains between the two must be rounding; how far rounding reaches is measured, too. Run it once on a new machine.
+remains between the two must be rounding. How far rounding reaches depends on width, depth, vocabulary and precision, so
+it is measured on the same model: the plain way is run again with the rounding errors that a layer may make. Run it once
+on a new machine.
 
 Shapes: T tokens, S positions that are read, V words.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -24,9 +27,11 @@ from forkleft.rollout import generate
 from forkleft.students import Family, Student
 from forkleft.students.attention import ATTENTION_NAME
 
-# A difference is rounding if it is at most so many times what one rounding in every layer does to the plain way.
+# A difference is rounding if it is at most so many times what rounding does to the plain way.
 _MULTIPLE = 4.0
-_PASSES = 4
+_PASSES = 2
+# Words of the output head that are turned to float64 at a time.
+_CHUNK = 8192
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,14 @@ class Check:
     run: Callable[[Student], tuple[float, float]]
 
 
-def examine(student: Student) -> list[Finding]:
-    """All checks with a student, where and in which precision it is. Its weights stay as they are."""
+def examine(student: Student, begin: Callable[[str], None] = lambda name: None) -> list[Finding]:
+    """All checks with a student, where and in which precision it is. Its weights stay as they are.
+
+    begin: told the name of each check before it runs.
+    """
     findings = []
     for check in CHECKS:
+        begin(check.name)
         try:
             difference, bound = check.run(student)
             findings.append(Finding(check.name, difference, bound, check.meaning))
@@ -108,17 +117,26 @@ def table(findings: Sequence[Finding], student: Student) -> Table:
 
 
 def doctor(student: Student) -> bool:
-    """Print the table; whether everything holds."""
-    findings = examine(student)
+    """Print the table; whether everything holds. Says which check is running: a large model takes a minute."""
     console = Console()
+    names = [check.name for check in CHECKS]
+    with console.status("") as status:
+
+        def begin(name: str) -> None:
+            line = f"check {names.index(name) + 1} of {len(names)}: {name}"
+            if console.is_terminal:
+                status.update(line)
+            else:
+                console.print(line, highlight=False)
+
+        findings = examine(student, begin)
     console.print(table(findings, student))
     if all(one.holds for one in findings):
         console.print("Everything holds here.", highlight=False)
         return True
-    console.print(
-        "[bold red]Something is broken here.[/] Try another precision (--dtype float32), then report the table.",
-        highlight=False,
-    )
+    low = student.model.dtype not in (torch.float32, torch.float64)
+    advice = "Try a higher precision (--dtype float32), then report the table." if low else "Please report the table."
+    console.print(f"[bold red]Something is broken here.[/] {advice}", highlight=False)
     return False
 
 
@@ -157,32 +175,29 @@ def _gradients(student: Student) -> tuple[float, float]:
 
 def _rollouts(student: Student) -> tuple[float, float]:
     """Watch a rollout pass by pass: its entropies at commit against those of the whole canvas encoded anew."""
-    prompts, mask_id, shift = _prompts(student), student.vocabulary.mask_id, student.family.shift
-    budget = _budget(student)
-    before = [[mask_id] * budget for _ in prompts]
-    differences, roundings = [], []
+    prompts, mask_id, budget = _prompts(student), student.vocabulary.mask_id, _budget(student)
+    canvases = [[mask_id] * budget for _ in prompts]
+    sequences: list[_Sequence] = []
+    entropies: list[float] = []
 
-    def compare(number: int, ids: list[int], entropies: list[float]) -> None:
-        prompt, canvas = prompts[number], before[number]
-        plain_T, rounded_T = (
-            _entropy(_plain_log_probs(student, [*prompt, *canvas], len(prompt), rounded=rounded))
-            for rounded in (False, True)
-        )
-        for i, (was, now) in enumerate(zip(canvas, ids, strict=False)):
-            if was == mask_id and now != mask_id:
-                place = len(prompt) + i - shift
-                differences.append(plain_T[place].item() - entropies[i])
-                roundings.append((plain_T[place] - rounded_T[place]).item())
-        before[number] = [*ids, *[mask_id] * (budget - len(ids))]
+    def watch(number: int, ids: list[int], entropy: list[float]) -> None:
+        before = canvases[number]
+        written = [i for i, (was, now) in enumerate(zip(before, ids, strict=False)) if was == mask_id != now]
+        sequences.append(_canvas(student, prompts[number], before, written))
+        entropies.extend(entropy[i] for i in written)
+        canvases[number] = [*ids, *[mask_id] * (budget - len(ids))]
 
-    generate(student, prompts, order="high_entropy", passes=_PASSES, max_new_tokens=budget, watch=compare)
-    return _largest(differences), _MULTIPLE * _largest(roundings)
+    generate(student, prompts, order="high_entropy", passes=_PASSES, max_new_tokens=budget, watch=watch)
+    with torch.no_grad():
+        plain_S, rounded_S = (_entropy(_plain_log_probs(student, sequences, rounded=r)) for r in (False, True))
+    ours_S = torch.tensor(entropies, dtype=plain_S.dtype, device=plain_S.device)
+    return _apart(ours_S, plain_S), _MULTIPLE * _apart(plain_S, rounded_S)
 
 
 def _neighbours(student: Student) -> tuple[float, float]:
     """Entropies of prompts written together and alone, as long as they wrote the same."""
-    prompts = _prompts(student)
-    settings = {"order": "high_entropy", "passes": _PASSES, "max_new_tokens": _budget(student)}
+    prompts, mask_id, budget = _prompts(student), student.vocabulary.mask_id, _budget(student)
+    settings = {"order": "high_entropy", "passes": _PASSES, "max_new_tokens": budget}
     together = generate(student, prompts, **settings)
     differences = []
     for prompt, one in zip(prompts, together, strict=True):
@@ -194,16 +209,14 @@ def _neighbours(student: Student) -> tuple[float, float]:
             same = max(0, student.family.window(len(prompt) + same, len(prompt))[0] - len(prompt))
         differences += [a - b for a, b in zip(one.entropy[:same], two.entropy[:same], strict=True)]
     # As far as rounding reaches in the first pass over each prompt.
-    canvases = [[*prompt, *[student.vocabulary.mask_id] * _budget(student)] for prompt in prompts]
+    sequences = [_canvas(student, prompt, [mask_id] * budget, range(budget)) for prompt in prompts]
     with torch.no_grad():
-        roundings = [
-            _apart(*(_entropy(_plain_log_probs(student, ids, len(prompt), rounded=r)) for r in (False, True)))
-            for prompt, ids in zip(prompts, canvases, strict=True)
-        ]
-    return _largest(differences), _MULTIPLE * _largest(roundings)
+        plain_S, rounded_S = (_entropy(_plain_log_probs(student, sequences, rounded=r)) for r in (False, True))
+    return _largest(differences), _MULTIPLE * _apart(plain_S, rounded_S)
 
 
 def _losses(student: Student) -> tuple[float, float]:
+    """Our way and full logits, both against float64: ours may err by a small multiple of what full logits do."""
     weight_VD = student.head_weight.detach()
     generator = torch.Generator().manual_seed(0)
     shape = (12, weight_VD.shape[1])
@@ -214,24 +227,33 @@ def _losses(student: Student) -> tuple[float, float]:
     valid = sorted(student.vocabulary.valid)
     targets_S = torch.tensor([valid[(7 * k) % len(valid)] for k in range(len(hidden_SD))])
     ours = head_rows(hidden_SD, weight_VD, targets_S, student.excluded_V, teacher=TeacherRows(teacher_SD, weight_VD))
-    excluded = student.excluded_V.to(weight_VD.device)
+    excluded_V = student.excluded_V.to(weight_VD.device)
 
-    def full(rows_SD: torch.Tensor) -> torch.Tensor:
+    def plain(rows_SD: torch.Tensor) -> torch.Tensor:
         logits_SV = (rows_SD @ weight_VD[:words].T).to(torch.promote_types(weight_VD.dtype, torch.float32))
-        return logits_SV.masked_fill(excluded, float("-inf")).log_softmax(-1)
+        return logits_SV.masked_fill(excluded_V, float("-inf")).log_softmax(-1)
 
-    s_SV, t_SV = full(hidden_SD), full(teacher_SD)
-    rows = torch.arange(len(hidden_SD))
-    finite_s, finite_t = s_SV.nan_to_num(neginf=0.0), t_SV.nan_to_num(neginf=0.0)
-    pairs = [
-        (ours.nll_S, -s_SV[rows, targets_S.to(s_SV.device)]),
-        (ours.confidence_S, s_SV.max(-1).values),
-        (ours.entropy_S, _entropy(s_SV)),
-        (ours.kl_K, (t_SV.exp() * (finite_t - finite_s)).sum(-1)),
-    ]
-    # A product of the head is rounded once, to the precision of the weights or of float32 on either side.
-    bound = _MULTIPLE * _eps(student) * finite_s.abs().max().item()
-    return _largest([_apart(one, two) for one, two in pairs]), bound
+    def exact(rows_SD: torch.Tensor) -> torch.Tensor:
+        # In parts: the whole head in float64 may be too large. On the CPU: some devices know no float64.
+        parts = [rows_SD.cpu().double() @ part.cpu().double().T for part in weight_VD[:words].split(_CHUNK)]
+        return torch.cat(parts, dim=1).masked_fill(excluded_V.cpu(), float("-inf")).log_softmax(-1)
+
+    expected = _head_numbers(exact(hidden_SD), exact(teacher_SD), targets_S)
+    found = [column.cpu().double() for column in (ours.nll_S, ours.confidence_S, ours.entropy_S, ours.kl_K)]
+    full = [column.cpu().double() for column in _head_numbers(plain(hidden_SD), plain(teacher_SD), targets_S)]
+    # The numbers themselves are rounded to float32 at best.
+    last = torch.finfo(ours.nll_S.dtype).eps * max(column.abs().max().item() for column in expected)
+    errors = ([_apart(one, two) for one, two in zip(columns, expected, strict=True)] for columns in (found, full))
+    difference, rounding = map(_largest, errors)
+    return difference, _MULTIPLE * (rounding + last)
+
+
+def _head_numbers(s_SV: torch.Tensor, t_SV: torch.Tensor, targets_S: torch.Tensor) -> list[torch.Tensor]:
+    """NLL, confidence, entropy and KL(t ‖ s) of each row, from whole distributions."""
+    rows = torch.arange(len(targets_S))
+    apart_SV = t_SV.nan_to_num(neginf=0.0) - s_SV.nan_to_num(neginf=0.0)
+    nll_S = -s_SV[rows, targets_S.to(s_SV.device)]
+    return [nll_S, s_SV.max(-1).values, _entropy(s_SV), (t_SV.exp() * apart_SV).sum(-1)]
 
 
 CHECKS = (
@@ -253,42 +275,58 @@ CHECKS = (
 
 
 def _readings(student: Student) -> list[Reading]:
-    """Responses that reach over three blocks, read at their borders and within."""
+    """Responses that reach over two blocks, read at their borders and within."""
     valid = sorted(student.vocabulary.valid - set(student.vocabulary.stop_ids))
     size, length = student.family.block_size, _budget(student)
-    positions = sorted({0, size // 2, size - 1, size, size + 1, 2 * size, length - 2})
+    positions = sorted({0, size - 1, size, length - 2})
     return [
         Reading(f"check {k}", prompt, [valid[(5 * i + 3 * k) % len(valid)] for i in range(length)], positions)
         for k, prompt in enumerate(_prompts(student))
     ]
 
 
+@dataclass(frozen=True)
+class _Sequence:
+    """Tokens of prompt and response, and the places where they are read."""
+
+    ids: list[int]
+    prompt_length: int
+    places: list[int]
+
+
+def _canvas(student: Student, prompt: Sequence[int], canvas: Sequence[int], written: Sequence[int]) -> _Sequence:
+    """A whole canvas, read where the tokens at `written` are predicted."""
+    places = [len(prompt) + i - student.family.shift for i in written]
+    return _Sequence([*prompt, *canvas], len(prompt), places)
+
+
 def _plain_rows(student: Student, readings: Sequence[Reading], *, rounded: bool) -> torch.Tensor:
-    """`logp_SV`: each position of each reading in a forward of its own."""
-    rows = []
-    for reading in readings:
-        for i in reading.positions:
-            ids = [*reading.prompt, *reading.response[:i]]
-            if student.family.shift == 0:
-                ids.append(student.vocabulary.mask_id)
-            rows.append(_plain_log_probs(student, ids, len(reading.prompt), rounded=rounded)[-1])
-    return torch.stack(rows)
+    """`logp_SV`: each position of each reading with a sequence of its own."""
+    query = [student.vocabulary.mask_id] * (1 - student.family.shift)
+    rows = [([*one.prompt, *one.response[:i], *query], len(one.prompt)) for one in readings for i in one.positions]
+    return _plain_log_probs(student, [_Sequence(ids, n, [len(ids) - 1]) for ids, n in rows], rounded=rounded)
 
 
-def _plain_log_probs(student: Student, ids: Sequence[int], prompt_length: int, *, rounded: bool) -> torch.Tensor:
-    """`logp_TV` of one sequence through Transformers' own attention, with the family's mask written out.
+def _plain_log_probs(student: Student, sequences: Sequence[_Sequence], *, rounded: bool) -> torch.Tensor:
+    """`logp_SV` at the places of whole sequences, through Transformers' own attention, with the masks written out.
 
-    rounded: with one more rounding of the hidden states in every layer, which shows how far rounding reaches.
+    rounded: with the rounding errors of a layer added once more in every layer, which shows how far rounding reaches.
     """
-    blocks = torch.tensor([student.family.block_of(p, prompt_length) for p in range(len(ids))], device=student.device)
-    mask_TT = blocks[None, :] <= blocks[:, None]
+    length = max(len(one.ids) for one in sequences)
+    ids_BT = torch.full((len(sequences), length), student.vocabulary.mask_id)
+    # What fills a row up sees itself alone, and nobody sees it.
+    mask_BTT = torch.eye(length, dtype=torch.bool).repeat(len(sequences), 1, 1)
+    for row, one in enumerate(sequences):
+        end = len(one.ids)
+        ids_BT[row, :end] = torch.tensor(one.ids)
+        blocks = torch.tensor([student.family.block_of(p, one.prompt_length) for p in range(end)])
+        mask_BTT[row, :end, :end] = blocks[None, :] <= blocks[:, None]
     with _stock_attention(student), _rounding(student) if rounded else nullcontext():
-        hidden_TD = student.model.base_model(
-            input_ids=torch.tensor([list(ids)], device=student.device),
-            attention_mask=mask_TT[None, None],
-            use_cache=False,
-        ).last_hidden_state[0]
-    return student.logits(hidden_TD).log_softmax(-1)
+        hidden_BTD = student.model.base_model(
+            input_ids=ids_BT.to(student.device), attention_mask=mask_BTT[:, None].to(student.device), use_cache=False
+        ).last_hidden_state
+    rows, places = zip(*((row, place) for row, one in enumerate(sequences) for place in one.places), strict=True)
+    return student.logits(hidden_BTD[list(rows), list(places)]).log_softmax(-1)
 
 
 @contextmanager
@@ -302,12 +340,27 @@ def _stock_attention(student: Student) -> Iterator[None]:
 
 @contextmanager
 def _rounding(student: Student) -> Iterator[None]:
-    """Change the embeddings and the output of every layer by up to half a unit in the last place, at random."""
-    generator, eps = torch.Generator().manual_seed(0), _eps(student)
+    """Change the embeddings, the output of every layer and their gradients at random, by as much as rounding may.
+
+    A number is rounded to the precision of the weights when it is written. Before that it went through the seven matrix
+    products of a layer, each a sum over `width`, in float32 at best: errors that add up like a random walk. They are as
+    large as what is summed, not as the sum, hence relative to the mean size of the row.
+    """
+    generator = torch.Generator().manual_seed(0)
+    written = torch.finfo(student.model.dtype).eps
+    # Norms of stock models compute in float32, also where the weights are more precise.
+    summed = math.sqrt(7 * student.model.config.hidden_size) * torch.finfo(torch.float32).eps
+
+    def rounded(values: torch.Tensor) -> torch.Tensor:
+        noise = torch.rand(values.shape, generator=generator, dtype=torch.float32).sub(0.5).to(values.device)
+        size = values.detach().float().abs()
+        return values + (noise * (written * size + summed * size.mean(-1, keepdim=True))).to(values.dtype)
 
     def change(module: torch.nn.Module, inputs: tuple, hidden: torch.Tensor) -> torch.Tensor:
-        noise = torch.rand(hidden.shape, generator=generator, dtype=torch.float64).sub(0.5).mul(eps)
-        return hidden + (hidden.detach().double() * noise.to(hidden.device)).to(hidden.dtype)
+        hidden = rounded(hidden)
+        if hidden.requires_grad:
+            hidden.register_hook(rounded)
+        return hidden
 
     modules = [student.model.get_input_embeddings(), *student.model.base_model.layers]
     handles = [module.register_forward_hook(change) for module in modules]
@@ -318,18 +371,14 @@ def _rounding(student: Student) -> Iterator[None]:
             handle.remove()
 
 
-def _eps(student: Student) -> float:
-    """A unit in the last place. The norms of stock models compute in float32, also where weights are more precise."""
-    return max(torch.finfo(student.model.dtype).eps, torch.finfo(torch.float32).eps)
-
-
 def _budget(student: Student) -> int:
-    return 2 * student.family.block_size + 5
+    """The length of the responses: a block, and half of the next."""
+    return student.family.block_size + max(3, student.family.block_size // 2)
 
 
 def _prompts(student: Student) -> list[list[int]]:
     valid = sorted(student.vocabulary.valid)
-    return [[valid[i % len(valid)] for i in prompt] for prompt in ([5, 9, 2], [7, 1, 3, 3, 8, 11, 2], [4])]
+    return [[valid[i % len(valid)] for i in prompt] for prompt in ([5, 9, 2], [7, 1, 3, 3, 8, 11, 2])]
 
 
 def _entropy(logp_SV: torch.Tensor) -> torch.Tensor:

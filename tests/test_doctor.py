@@ -130,7 +130,7 @@ def test_the_table_and_the_command(capsys, monkeypatch):
     assert "holds" in out.getvalue() and "broken" in out.getvalue() and "[odd]" in out.getvalue()
     assert main(["doctor", "--device", "cpu", "--dtype", "float32"]) == 0
     assert "Everything holds here." in capsys.readouterr().out
-    monkeypatch.setattr(doctor, "examine", lambda student: [bad])
+    monkeypatch.setattr(doctor, "examine", lambda student, begin: [bad])
     with pytest.raises(SystemExit, match="1"):
         main(["doctor", "--device", "cpu"])
     assert "Something is broken here" in capsys.readouterr().out
