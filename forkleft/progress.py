@@ -109,11 +109,12 @@ class Meter:
         return self._clock() - self._begun
 
     def left(self) -> float | None:
-        """Seconds, from the mean of all steps so far; None before the first."""
+        """Seconds, from the mean of all steps so far; None before the first step, and once the estimate has run out."""
         if self.done == self._before:
             return None
         mean = (self._counted_to - self._counted_from) / (self.done - self._before)
-        return max(0.0, mean * (self.total - self.done) - (self._clock() - self._counted_to))
+        left = mean * (self.total - self.done) - (self._clock() - self._counted_to)
+        return left if left > 0 else None
 
     def picture(self) -> Group:
         """A line for the time, which fits 80 columns, and one for the figures."""
@@ -147,7 +148,7 @@ class Meter:
         lasts, silent = now - self._phase_at > _LONG_SECONDS, now - self._said_at > _PLAIN_SECONDS
         if self._phase and lasts and silent and not self._phase_said:
             self._phase_said = True
-            self._say(f"{self.name} {self.done + 1} of {self.total}", *self._phases())
+            self._say(f"{self.name} {min(self.done + 1, self.total)} of {self.total}", *self._phases())
 
     def _say(self, *words: str) -> None:
         if self._shown and self._live is None:

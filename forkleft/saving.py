@@ -161,6 +161,13 @@ class SavingTrainer(Trainer):
                 group["lr"] = rate
             schedule._last_lr = rates
 
+    def _run_epoch(self, *state: Any, **settings: Any) -> None:
+        # Transformers looks whether a run is at its end only after an update: resumed there, it would make one more.
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+        else:
+            super()._run_epoch(*state, **settings)
+
     def _maybe_log_save_evaluate(self, *state: Any, **settings: Any) -> None:
         # What is not logged when a checkpoint is written would be missing in the log of a run resumed from it.
         if self.control.should_save or (self.args.save_strategy == "best" and self.control.should_evaluate):

@@ -72,8 +72,9 @@ def test_the_time_left_is_the_mean_of_all_steps_times_those_to_come():
     now.seconds = 300.0
     meter.move(4)
     assert meter.left() == 900.0
+    # Nobody knows how long it will take when the estimate has run out.
     now.seconds = 2000.0
-    assert meter.left() == 0.0
+    assert meter.left() is None
 
 
 def test_an_evaluation_between_steps_is_expected_again_and_one_before_them_is_not():
@@ -124,7 +125,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(at_ends):
     if at_ends:
         assert told == [*range(1, 41, 3), 41]
         assert lines[0] == f"update 1 of 41  0:04:40 left, 0:00:07 gone  {FIGURES}"
-        assert lines[-1] == f"update 41 of 41  0:00:00 left, 0:04:47 gone  {FIGURES}"
+        assert lines[-1] == f"update 41 of 41  0:04:47 gone  {FIGURES}"
     else:
         assert told == [*range(3, 41, 3)]
 
@@ -151,6 +152,19 @@ def test_without_a_terminal_a_long_phase_is_named_once():
         "update 2 of 40  0:19:09 left, 0:00:51 gone  rollout 21 s",
         "update 2 of 40  0:17:45 left, 0:02:15 gone  readout 4 s",
     ]
+
+
+def test_what_comes_after_the_last_step_is_no_other_step():
+    now = Now()
+    meter = Meter(plain(), "update", 2, clock=now)
+    for step in (1, 2):
+        now.seconds += 5.0
+        meter.move(step)
+    meter.phase("evaluation")
+    for _ in range(30):
+        now.seconds += 1.0
+        meter.tick()
+    assert meter.console.file.getvalue().splitlines() == ["update 2 of 2  0:00:21 gone  evaluation 11 s"]
 
 
 def test_somebody_watches_for_long_phases(monkeypatch):

@@ -107,6 +107,19 @@ def test_a_finished_run_is_not_overwritten(tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
+@pytest.mark.parametrize("updates", [3, 4], ids=["at the end of an epoch", "within an epoch"])
+def test_a_finished_run_that_is_resumed_makes_no_further_update(tmp_path, updates):
+    settings = {"max_steps": updates, "save_strategy": "steps", "save_steps": 1}
+    make_trainer(tmp_path, **settings).train()
+    before = (tmp_path / "model.safetensors").read_bytes()
+    again = make_trainer(tmp_path, **settings)
+    again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == updates
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    assert logged_steps(tmp_path) == [*range(1, updates + 1)]
+    assert max(checkpoints.steps(tmp_path)) == updates
+
+
 class Stop(TrainerCallback):
     def on_step_end(self, args, state, control, **others):
         raise KeyboardInterrupt
