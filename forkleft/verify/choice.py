@@ -15,8 +15,10 @@ several in the same way the last:
 9. any other letter that is no part of a formula.
 
 So a stated choice wins over any later letter. Only offered letters count, and none that is a word (`A more careful
-look`, `I cannot tell`), is ruled out (`not A`, `A is wrong`, `排除A`), or labels a line in a list of the options. In
-lower case a letter counts where brackets, quotes or the end of a line mark it.
+look`, `I cannot tell`), is ruled out (`not A`, `A is wrong`, `排除A`), or labels a line in a list of the options. What
+looks like a verdict behind a stated choice is the option's text: `the answer is (D) cannot be determined`. A letter of
+the last kind is none that belongs to a name (`vitamin C`, `points A and B`). In lower case a letter counts where
+brackets, quotes or the end of a line mark it, and where it ends the sentence that states it (`the answer is c.`).
 
 This is not the scorer of OPDLM: the paper compares the likelihood of letters (protocol `slot`) and reads none off.
 """
@@ -109,11 +111,14 @@ class _Rules:
             rf"(?:(?<![A-Za-z])(?i:{wording.ANSWER}|{wording.CORRECT_ONE}){_WORD_END}|(?i:{wording.ANSWER_ELSEWHERE}))"
         )
         # Up to the letter, within its sentence and past no other letter.
-        within = rf"(?:(?![.!?]\s|[。！？；;\n]|(?<![{_LATIN}])[{letters}]{_END}|{wording.ASIDE})[\s\S])"
+        letter = rf"(?<![{_LATIN}])[{letters}]{_END}"
+        within = rf"(?:(?![.!?]\s|[。！？；;\n]|{letter}|{wording.ASIDE})[\s\S])"
         self._box = re.compile(rf"\\(?:boxed|fbox)\s?\{{{_OPEN}(?:(?i:{wording.OPTION}|answer)[\s:]{{1,3}})?{_OPEN}$")
         self._box_ends = re.compile(r"\s{0,12}(?:[})\].:,;\"、。]|'\s?\})")
         self._field = re.compile(
-            rf"(?:{noun}{_CLOSE}(?:(?i:is)\s?)?(?:[:=–—→\]-]|=>|->)|(?:\A|\n)[^\n]{{0,30}}{noun}[^\S\n]{{0,12}}\n)"
+            rf"(?:{noun}{_CLOSE}(?:(?i:is)\s?)?(?:[:=–—→\]-]|=>|->)"
+            # A heading names no letter: `The answer is C. Turn right` is none.
+            rf"|(?:\A|\n)(?:(?!{letter})[^\n]){{0,30}}{noun}[^\S\n]{{0,12}}\n)"
             rf"{fillers}{_OPEN}$"
         )
         self._sentence = re.compile(
@@ -121,6 +126,18 @@ class _Rules:
             rf"(?:(?i:{wording.IS}){_WORD_END}|\bnot {several},? but){fillers}"
             rf"|(?i:{wording.ANSWER_ELSEWHERE}){within}{{0,40}}"
             rf"|(?<![A-Za-z])(?i:{wording.CHOOSE}){fillers}){_OPEN}$"
+        )
+        # In fewer words, so that nothing but the answer can follow. Not `each option: (A) is wrong`.
+        self._stated = re.compile(
+            rf"(?:(?<![A-Za-z])(?i:{wording.ANSWER}|{wording.CORRECT_ONE}){_WORD_END}"
+            rf"(?: (?:here|should|would|must|to (?:this|the) (?:question|problem))){{0,2}}\s{{1,3}}"
+            rf"(?i:{wording.IS}){_WORD_END}|(?<![A-Za-z])(?<!each )(?<!every )(?i:answer)\s?[:=](?!\s*\n))"
+            rf"{fillers}{_OPEN}$"
+        )
+        self._option_text = re.compile(rf"\s?[)\]]|{_CLOSE_HERE}[.:]?\s?(?i:false)\b")
+        self._name = re.compile(
+            rf"(?<![A-Za-z])(?<!\bthis )(?<!\bthat )(?:(?i:{wording.NAME})\s(?:{one} (?:and|or)\s)?"
+            rf"|(?i:{wording.SEVERAL_NAMES})\s(?:{several}{wording.AND})?){_OPEN}$"
         )
         self._supposed = re.compile(rf"(?i:{wording.SUPPOSED})(?:(?![.!?]\s|[。！？\n]|\bthen\b)[\s\S]){{0,80}}$")
         self._correct = re.compile(rf"{_CLOSE_HERE}(?:[.:,] ?)?(?i:{wording.IS_CORRECT})")
@@ -157,8 +174,8 @@ class _Rules:
             return 6
         is_marked = bool(_OPENED.search(before) and _CLOSED.match(behind))
         if mark.letter.islower() and not is_marked:
-            return 2 if (line_ends or _CLOSED.match(behind)) and self._field.search(before) else None
-        if self._not.search(before) or self._is_wrong.match(behind) or self._may_be_word(mark, is_marked):
+            return self._rank_in_lower_case(before, behind, line_ends)
+        if self._not.search(before) or self._is_ruled_out(before, behind) or self._may_be_word(mark, is_marked):
             return None
         if not mark.listed:
             if self._field.search(before):
@@ -179,7 +196,27 @@ class _Rules:
             return 8
         if _FORMULA_BEFORE.search(before) or _FORMULA_BEHIND.match(behind):
             return None
-        return 9
+        return None if self._is_name(before) else 9
+
+    def _rank_in_lower_case(self, before: str, behind: str, line_ends: bool) -> int | None:
+        if not (line_ends or _CLOSED.match(behind) or re.match(r"\.(?:\s|\Z)", behind)):
+            return None
+        if self._is_ruled_out(before, behind):
+            return None
+        if self._field.search(before):
+            return 2
+        stated = self._stated.search(before)
+        return self._rank_of_sentence(before[: stated.start()], behind) if stated else None
+
+    def _is_ruled_out(self, before: str, behind: str) -> bool:
+        if not self._is_wrong.match(behind):
+            return False
+        return not (self._option_text.match(behind) and self._stated.search(before))
+
+    def _is_name(self, before: str) -> bool:
+        """Whether the letter belongs to a name. Where an answer is stated, the options may be called so: `figure C`."""
+        name = self._name.search(before)
+        return name is not None and not self._sentence.search(before[: name.start()])
 
     def _rank_of_sentence(self, before: str, behind: str) -> int | None:
         if self._directly_not.search(before):

@@ -7,8 +7,8 @@ Math-Verify reads the values and compares them, as in `opdlm.py`; what is read, 
 - Of several boxes the last one that is whole and not empty counts, alone. Without a box Math-Verify looks for the
   answer in the text, and the value that it found counts as well as the text that it found it in (`1/3.`, `22**`).
 - Digits of all scripts, full-width characters, thousands separators and unit words are normalised (`normal.py`).
-- An equation is no answer to a number, unless it names the number (`x = 5`) or is a calculation that comes out right
-  (`2 + 3 = 5`).
+- An equation is no answer to a number, unless it names the number (`x = 5`, `5 = x`) or is a calculation that comes
+  out right (`2 + 3 = 5`).
 - Decimals agree to six places and to five significant digits.
 
 Runs in the worker processes of `pool.py` only, as `opdlm.py` does.
@@ -24,7 +24,7 @@ from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, veri
 from sympy import Abs, Eq, Float, Interval, MatrixBase, Mul, Set, Symbol, Tuple, floor, log
 from sympy.core.function import AppliedUndef
 
-from forkleft.verify.normal import bare, base, normal, plain, trimmed, without_unit
+from forkleft.verify.normal import bare, base, normal, plain, scientific, trimmed, without_unit
 
 # Units are ours to remove: Math-Verify takes `t` and `d` for units too, so that 3t would be 3.
 _NORMALIZATION = NormalizationConfig(
@@ -96,8 +96,11 @@ def _is_right(answer: str, found: str, values: list[Any]) -> bool:
 
 
 def _readings(text: str, *, letters: bool) -> Iterator[Any]:
-    """The values that a text may have: as it is written, and as a number with a unit (of one letter) behind it."""
+    """The values that a text may have: as it is written, as a number with a unit (of one letter) behind it, and as one
+    of a computer (1e3)."""
     yield from _values(text)
+    if (number := scientific(text)) is not None:
+        yield from _values(number)
     if (number := without_unit(text, letters=letters)) is not None:
         yield from (value for value in _values(number) if not _symbols(value))
 
@@ -127,6 +130,8 @@ def _stated(found: Any) -> Any:
     first, last = relations[0].lhs, relations[-1].rhs
     if _is_name(first):
         return last
+    if len(relations) == 1 and _is_name(last):
+        return first
     sides = [first, *(relation.rhs for relation in relations)]
     if any(map(_symbols, sides)) or str(first) == str(last):
         return None

@@ -46,6 +46,10 @@ _CURRENCY = "".join(chr(code) for code in range(128, 0xFFFF) if unicodedata.cate
 
 _SEPARATED = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,\\!|\\[,;:! >]|\{,\}|~|')\s*\d{3})+(?!\d)")
 _WITH_COMMAS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)")
+# In brackets a comma divides numbers, but none begins with a zero: (1,000) is not (1,0).
+_WITH_COMMAS_IN_BRACKETS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})*,0\d\d(?:,\d{3})*(?!\d|,\d)")
+_WITH_UNDERSCORES = re.compile(r"(?<![\w.,\\])\d{1,3}(?:\\?_\d{3})+(?!\w)")
+_SCIENTIFIC = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+))[eE]([-+]?\d{1,3})")
 _WITH_SPACES = re.compile(r"^[-+]?\d{1,3}(?: \d{3})+(?! ?\d)")
 _FOREIGN_NAME = re.compile(rf"^{_FOREIGN_WORD}(?:\s+{_FOREIGN_WORD})*\s*[=:]?\s*(?=[-+]?[\d\\])")
 
@@ -87,10 +91,11 @@ def normal(answer: str) -> str:
     text = re.sub(r"√\s?(?:\(([^()]*)\)|(\d+|[a-z]))", lambda found: f"\\sqrt{{{found[1] or found[2]}}}", text)
     text = re.sub(rf"\\\$|[{_CURRENCY}]", "", text)
     text = re.sub(r"(?<!\\)%", r"\\%", trimmed(text))
-    text = _SEPARATED.sub(_digits, text)
-    if not re.search(r"[(\[]|\\\{", text):
-        # Not in (1,100), which is two numbers.
-        text = _WITH_COMMAS.sub(_digits, text)
+    text = re.sub(r"^\\(?:approx|simeq|sim)(?![A-Za-z])\s*", "", text)
+    text = _WITH_UNDERSCORES.sub(_digits, _SEPARATED.sub(_digits, text))
+    # Not in (1,100), which is two numbers.
+    in_brackets = re.search(r"[(\[]|\\\{", text)
+    text = (_WITH_COMMAS_IN_BRACKETS if in_brackets else _WITH_COMMAS).sub(_digits, text)
     text = _WITH_SPACES.sub(lambda found: found[0].replace(" ", ""), text)
     return _FOREIGN_NAME.sub("", text)
 
@@ -105,6 +110,15 @@ def without_unit(answer: str, *, letters: bool) -> str | None:
         found = _LETTER_UNIT.search(answer)
     number = answer[: found.start()].rstrip(" ~\\,;") if found else ""
     return number if number and ":" not in number else None
+
+
+def scientific(answer: str) -> str | None:
+    """A normalised answer that is a number as computers print it, 1e3, in LaTeX; None if it is none.
+
+    2e-3 may be a formula too, so this is only one of its readings.
+    """
+    found = _SCIENTIFIC.fullmatch(answer)
+    return f"{found[1]}\\times 10^{{{found[2]}}}" if found else None
 
 
 def bare(answer: str) -> str:

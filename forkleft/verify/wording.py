@@ -76,6 +76,18 @@ IS_WRONG = (
     r"(?:ist |es |est |é |è |sind |son |sont )?(?:falsch|incorrect[ao]|incorreta?|fals[ao]|faux|fausse|errónea?|"
     r"errad[ao]|sbagliat[ao]|nicht)|неверн|неправ|yanlış|salah\b|sai\b|không|ผิด|ไม่|틀|오답|아니|خاط|غير|गलत)"
 )
+# Before a letter that is part of a name, unless this or that precedes it: `in this case C`.
+NAME = (
+    r"vitamin|hepatitis|group|case|figure|fig\.|table|chart|graph|diagram|type|class|category|grade|level|plan|point|"
+    r"vertex|angle|line|segment|circle|triangle|matrix|vector|event|variable|node|step|stage|phase|section|appendix|"
+    r"scenario|experiment|sample|team|person|player|patient|student|company|firm|city|town|country|region|zone|"
+    r"product|machine|box|compound|substance|element|gene|protein|influenza|factor|series"
+)
+# Of several letters none is chosen.
+SEVERAL_NAMES = (
+    rf"(?:{NAME}|option|choice|letter|alternative|statement|item|answer)s|boxes|classes|cities|companies|matrices|"
+    r"vertices|categories|countries|people"
+)
 # Letters that are words in some language, and what may follow them as letters. I is a pronoun before any word.
 WORDS = "AEIOUY"
 FOLLOWS_A_LETTER = (

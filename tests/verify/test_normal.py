@@ -1,6 +1,6 @@
 import pytest
 
-from forkleft.verify.normal import bare, base, normal, plain, trimmed, without_unit
+from forkleft.verify.normal import bare, base, normal, plain, scientific, trimmed, without_unit
 
 
 @pytest.mark.parametrize(
@@ -13,6 +13,13 @@ from forkleft.verify.normal import bare, base, normal, plain, trimmed, without_u
         ("12,345.5", "12345.5"),
         ("(1,100)", "(1,100)"),
         (r"\{1,100\}", r"\{1,100\}"),
+        ("(1,000)", "(1000)"),
+        (r"(1,000,\infty)", r"(1000,\infty)"),
+        ("(1,0)", "(1,0)"),
+        ("1_000", "1000"),
+        ("x_1", "x_1"),
+        ("52_8", "52_8"),
+        (r"\approx 5", "5"),
         ("1,100,20", "1,100,20"),
         ("1,2", "1,2"),
         ("12 345", "12345"),
@@ -67,6 +74,12 @@ def test_a_letter_as_a_unit():
 def test_a_response_in_a_script_without_spaces():
     assert plain("答案是１２，因为…") == "答案是 12,因为…"
     assert plain("x=12") == "x=12"
+
+
+def test_numbers_as_computers_print_them():
+    assert scientific("1e3") == r"1\times 10^{3}"
+    assert scientific("-2.5E-3") == r"-2.5\times 10^{-3}"
+    assert [scientific(text) for text in ("1000", "2e", "e3", "x1e3", "1e3x", "2e - 3", "1e9999")] == [None] * 7
 
 
 def test_text_that_is_the_same():
