@@ -98,12 +98,13 @@ def test_a_chat_template_can_be_given(tmp_path):
 def test_a_teacher_spread_over_memories_answers_as_a_whole_one(tmp_path):
     """Without several devices: parts on the disk, among them the head, which are fetched when they are called."""
     write_autoregressive(tmp_path, tied=False)
-    whole = load_teacher(tmp_path)
+    whole = load_teacher(tmp_path, dtype=torch.float64)
     parts = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu"}
     spread = load_teacher(
         tmp_path,
         device_map=parts | {"model.layers.1": "disk", "lm_head": "disk"},
         offload_folder=tmp_path / "offloaded",
+        dtype=torch.float64,
         device="cpu",
     )
     assert spread.head_weight.is_meta
@@ -111,5 +112,5 @@ def test_a_teacher_spread_over_memories_answers_as_a_whole_one(tmp_path):
     assert ours == theirs
     asked = [Asked([5, 6], [7, 8, 9], [0, 2])]
     (ours_SE,), (theirs_SE,) = (one.hidden(asked) for one in (spread, whole))
-    assert torch.equal(ours_SE, theirs_SE)
-    assert torch.allclose(spread.head_logits(ours_SE), whole.head_logits(theirs_SE), atol=1e-5)
+    assert_exact(ours_SE, theirs_SE)
+    assert_exact(spread.head_logits(ours_SE), whole.head_logits(theirs_SE))
