@@ -85,7 +85,7 @@ def test_student_and_teacher_end_where_the_same_files_say(tmp_path):
     assert student.vocabulary.stop_ids == load_teacher(tmp_path / "ar").stop_ids == (TURN_END, END, 300)
 
 
-def test_a_chat_template_can_be_given(tmp_path):
+def test_a_chat_template_can_be_given(tmp_path, monkeypatch):
     write_autoregressive(tmp_path)
     (tmp_path / "generation_config.json").unlink()
     path = tmp_path / "tokenizer_config.json"
@@ -93,6 +93,10 @@ def test_a_chat_template_can_be_given(tmp_path):
     assert load_teacher(tmp_path).stop_ids == (END,)
     teacher = load_teacher(tmp_path, chat_template="{{ messages[0].content }}<|im_end|>")
     assert teacher.stop_ids == (TURN_END, END) and teacher.identity != load_teacher(tmp_path).identity
+    # A file that is not there is said before the weights are read.
+    monkeypatch.setattr("forkleft.teacher.loading.load_causal_lm", lambda *given, **said: 1 / 0)
+    with pytest.raises(ForkLeftError, match=r"nowhere\.jinja"):
+        load_teacher(tmp_path, chat_template="nowhere.jinja")
 
 
 def test_a_teacher_spread_over_memories_answers_as_a_whole_one(tmp_path):
