@@ -306,7 +306,9 @@ def lm_eval(options: argparse.Namespace) -> None:
     """`forkleft lm-eval`."""
     from forkleft.evaluate import harness
 
-    # Its own --help, too, is that of lm_eval.
+    # Where lm_eval shows its own help, which knows none of our options.
+    if not options.rest or {"-h", "--help"} & set(options.rest):
+        print(options.own_help(), flush=True)
     if code := harness.main(options.rest, chat_template=options.chat_template):
         sys.exit(code)
 

@@ -318,6 +318,15 @@ def test_eval_refuses_options_and_folder_before_anything_is_loaded(capsys, tmp_p
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize("words", [(), ("-h",), ("run", "--help")])
+def test_the_help_of_lm_eval_shows_our_own_options_first(capsys, monkeypatch, words):
+    monkeypatch.setattr("forkleft.evaluate.harness.main", lambda *given, **said: print("lm_eval's own help") or 0)
+    code, out, _ = run(capsys, "lm-eval", *words)
+    assert code == 0
+    assert 0 < out.index("\n  --chat-template FILE") < out.index("lm_eval's own help")
+    assert "usage" not in run(capsys, "lm-eval", "--tasks", "x")[1]
+
+
 def test_every_command_that_loads_a_model_takes_a_chat_template(capsys, tmp_path, monkeypatch):
     loaded = []
     monkeypatch.setattr("forkleft.students.load_student", lambda *at, **said: loaded.append(said) or 1 / 0)
