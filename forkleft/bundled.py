@@ -19,6 +19,12 @@ def model_path(name: str) -> Path:
     return _WEIGHTS / name
 
 
+def bundled_name(path: str | Path) -> str | None:
+    """`lab:NAME` of the folder of a shipped model; None for any other."""
+    folder = Path(path)
+    return f"{_PREFIX}{folder.name}" if folder.parent == _WEIGHTS else None
+
+
 def local_path(path_or_hub_id: str | Path) -> Path:
     """Where to look for a model on this machine: the folder of `lab:NAME`, else what is given, from `~` on.
 

@@ -10,6 +10,7 @@ import yaml
 from transformers import TrainerState
 
 from forkleft import __version__
+from forkleft.bundled import bundled_name
 from forkleft.config import ForkLeftConfig
 from forkleft.data import fill
 from forkleft.students.student import Student
@@ -43,7 +44,7 @@ def model_card(
     family = student.family
     source = student.model.config.name_or_path if student.origin is None else student.origin.source
     base, master = (
-        _public_name(name) or Path(name).name or type(model).__name__
+        bundled_name(name) or _public_name(name) or Path(name).name or type(model).__name__
         for name, model in ((source, student.model), (teacher.model.config.name_or_path, teacher.model))
     )
     header = {"library_name": "forkleft", "tags": [*_TAGS, *tags], "base_model": _public_name(source)}

@@ -188,6 +188,9 @@ def _parser() -> argparse.ArgumentParser:
         add_help=False,
     )
     _template_argument(lm_eval)
+    lm_eval.usage = f"{lm_eval.prog} [--chat-template FILE] [OPTION OF lm_eval ...]"
+    lm_eval.epilog = "All other options are those of lm_eval:"
+    lm_eval.set_defaults(own_help=lm_eval.format_help)
 
     _study_arguments(top)
 

@@ -150,7 +150,7 @@ def doctor(options: argparse.Namespace) -> None:
 def evaluate(options: argparse.Namespace) -> None:
     """`forkleft eval`."""
     from forkleft.evaluate.benchmarks import BENCHMARKS, load_benchmark
-    from forkleft.evaluate.evaluation import list_benchmarks, load_evaluated, run_evaluation
+    from forkleft.evaluate.evaluation import check_evaluation, list_benchmarks, load_evaluated, run_evaluation
     from forkleft.evaluate.hub import HubData
     from forkleft.evaluate.protocols import Settings
     from forkleft.lab.benchmarks import LAB_BENCHMARKS, lab_items
@@ -194,15 +194,6 @@ def evaluate(options: argparse.Namespace) -> None:
         if source is None or Path(source).expanduser().exists():
             raise ForkLeftError("--subset and --split are of a data set of the hub; name it with --data owner/name")
         source = HubData(source, (options.subset,), options.split or HubData.split)
-    items = [lab_items(one) if one.made else load_benchmark(one, source) for one in chosen]
-    _hide_loading_bars()
-    model = load_evaluated(
-        options.model,
-        autoregressive=options.ar,
-        device_map=options.device_map,
-        batch_size=options.batch_size,
-        **_loading(options),
-    )
     settings = Settings(
         samples=options.samples,
         temperature=options.temperature,
@@ -214,6 +205,17 @@ def evaluate(options: argparse.Namespace) -> None:
         geometry=options.geometry,
         batch_size=options.batch_size,
         seed=options.seed,
+    )
+    # Before questions are fetched, and a large model is loaded for minutes.
+    check_evaluation(chosen, options.output, settings=settings, limit=options.limit, autoregressive=options.ar)
+    items = [lab_items(one) if one.made else load_benchmark(one, source) for one in chosen]
+    _hide_loading_bars()
+    model = load_evaluated(
+        options.model,
+        autoregressive=options.ar,
+        device_map=options.device_map,
+        batch_size=options.batch_size,
+        **_loading(options),
     )
     run_evaluation(model, items, options.output, name=options.model, settings=settings, limit=options.limit)
 
@@ -304,7 +306,9 @@ def lm_eval(options: argparse.Namespace) -> None:
     """`forkleft lm-eval`."""
     from forkleft.evaluate import harness
 
-    # Its own --help, too, is that of lm_eval.
+    # Where lm_eval shows its own help, which knows none of our options.
+    if not options.rest or {"-h", "--help"} & set(options.rest):
+        print(options.own_help(), flush=True)
     if code := harness.main(options.rest, chat_template=options.chat_template):
         sys.exit(code)
 

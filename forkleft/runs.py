@@ -34,6 +34,8 @@ from forkleft.verify import verify_batch
 
 _LAB = "lab:"
 _LAB_TRAIN = "train"
+# A phase of `forkleft answer`, as in training.
+_ASKING = "teacher"
 
 
 class _KeptRecipe(TrainerCallback):
@@ -139,11 +141,16 @@ def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
     keys = [answer_key(answerer.identity, example.messages, budget) for example in mine]
     unknown = [key for key in keys if cache.get(key) is None]
     name = f"question (process 1 of {state.num_processes})" if state.num_processes > 1 else "question"
-    with Meter(console, name, len(mine), done=len(mine) - len(unknown), shown=state.is_main_process) as meter:
+    known = len(mine) - len(unknown)
+    with Meter(console, name, len(mine), done=known, shown=state.is_main_process, at_ends=True) as meter:
 
         def found(count: int) -> None:
             meter.move(meter.done + count)
             meter.tell("")
+            # Anew: the answers of a batch come together, and until the next ones a log shall not be silent.
+            meter.phase(_ASKING)
+
+        meter.phase(_ASKING)
 
         asked = [example.messages for example in mine]
         texts = [one.text for one in cached_answers(answerer, cache, asked, max_new_tokens=budget, found=found)]

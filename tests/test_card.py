@@ -3,7 +3,7 @@ import re
 import yaml
 from trainer_runs import ROWS, make_trainer
 
-from forkleft import generate, load_student
+from forkleft import generate, load_student, load_teacher
 from forkleft.card import model_card
 from forkleft.students.student import Origin, Student
 
@@ -47,6 +47,14 @@ def test_the_base_model_is_named_where_others_can_find_it(tmp_path):
     assert "base_model" not in metadata(page)
     assert "`student` taught by" in page
     assert str(tmp_path / "own") not in page
+
+
+def test_models_of_the_lab_are_named_as_they_are_loaded(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.teacher = load_teacher("lab:teacher-strong")
+    page = card_of(trainer, "lab:student-block")
+    assert "`lab:student-block` taught by `lab:teacher-strong` with" in page
+    assert "base_model" not in metadata(page)
 
 
 def test_what_the_hub_is_told(tmp_path):

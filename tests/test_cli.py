@@ -286,6 +286,47 @@ def test_evaluations_that_cannot_be(capsys, words, message):
     assert message in err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--output", "afile"], "cannot write to afile/lab-chain-2: Not a directory; name another (--output)"),
+        (["--output", "taken"], "expected a folder to write to, found a file: taken/lab-choice-2; name another"),
+        (["--samples", "0"], "samples must be at least 1, found 0"),
+        (["--threshold", "7"], "threshold is a probability: expected 0 to 1, found 7.0"),
+        (["--limit", "0"], "limit must be at least 1 item, found 0"),
+        (["--temperature", "-1"], "temperature must be 0 (the likeliest token) or more, found -1.0"),
+        (["--temperature", "0.6"], "lab-choice-2 compares letters in an answer slot, where nothing is sampled"),
+        (["--ar", "--passes", "4"], "is evaluated greedily, left to right, and knows no passes"),
+        (["--benchmark", "lab-chain-2"], "the benchmark lab-chain-2 is named twice"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_eval_refuses_options_and_folder_before_anything_is_loaded(capsys, tmp_path, monkeypatch, words, message):
+    def loads(*given, **said):
+        raise AssertionError("something was loaded")
+
+    monkeypatch.setattr("forkleft.evaluate.evaluation.load_evaluated", loads)
+    monkeypatch.setattr("forkleft.lab.benchmarks.lab_items", loads)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "afile").write_text("")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "lab-choice-2").write_text("")
+    asked = ("--model", "lab:student-block", "--benchmark", "lab-chain-2", "lab-choice-2", "--output", "results")
+    code, _, err = run(capsys, "eval", *asked, *words)
+    assert code == 2
+    assert message in err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("words", [(), ("-h",), ("run", "--help")])
+def test_the_help_of_lm_eval_shows_our_own_options_first(capsys, monkeypatch, words):
+    monkeypatch.setattr("forkleft.evaluate.harness.main", lambda *given, **said: print("lm_eval's own help") or 0)
+    code, out, _ = run(capsys, "lm-eval", *words)
+    assert code == 0
+    assert 0 < out.index("\n  --chat-template FILE") < out.index("lm_eval's own help")
+    assert "usage" not in run(capsys, "lm-eval", "--tasks", "x")[1]
+
+
 def test_every_command_that_loads_a_model_takes_a_chat_template(capsys, tmp_path, monkeypatch):
     loaded = []
     monkeypatch.setattr("forkleft.students.load_student", lambda *at, **said: loaded.append(said) or 1 / 0)

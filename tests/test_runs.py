@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,30 @@ def test_answers_are_asked_for_the_questions_that_training_asks(tmp_path, capsys
     assert "exceed the student's context of 512" in capsys.readouterr().err
     assert main([*words, "--long_prompts", "skip"]) == 0
     assert "1 questions, 1 answered right (100.0%); 1 new answers in" in " ".join(capsys.readouterr().out.split())
+
+
+def test_answering_is_told_in_plain_lines_where_there_is_no_terminal(tmp_path, capsys, monkeypatch):
+    """The first answer and the last, and that the teacher is at work while none comes."""
+    from forkleft import progress
+    from forkleft.teacher import Answer, Teacher
+
+    monkeypatch.setattr(progress, "_PULSE_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "_LONG_SECONDS", 0.05)
+    told = []
+
+    def answers(teacher, conversations, *, max_new_tokens, keep):
+        for number in range(len(conversations)):
+            time.sleep(0.5 if number == 0 else 0.0)
+            told.append(capsys.readouterr().out)
+            keep(number, Answer("#0", stopped=True))
+
+    monkeypatch.setattr(Teacher, "answers", answers)
+    assert main(["answer", "--config", LAB, *QUICK, "--output_dir", str(tmp_path)]) == 0
+    told.append(capsys.readouterr().out)
+    assert re.fullmatch(r"question 1 of 4  0:00:0\d gone  teacher \d s\n", told[0])
+    # Within seconds of the line before nothing more is said, but for the last one.
+    assert told[1:4] == ["", "", ""]
+    assert re.match(r"question 4 of 4  0:00:0\d left, 0:00:0\d gone\n4 questions, ", told[4])
 
 
 def test_several_processes_answer_and_tell_once(tmp_path):

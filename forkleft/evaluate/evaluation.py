@@ -24,8 +24,17 @@ from rich.table import Table
 import forkleft
 from forkleft.errors import AutoregressiveError, DiffusionError, ForkLeftError
 from forkleft.evaluate.benchmarks import BENCHMARKS, DATA_FOLDER, Benchmark, ItemSet, data_at_hand
-from forkleft.evaluate.protocols import Evaluated, Settings, Try, answer, check_protocol, decoding_for
+from forkleft.evaluate.protocols import (
+    Evaluated,
+    Settings,
+    Try,
+    answer,
+    check_protocol,
+    check_settings,
+    decoding_for,
+)
 from forkleft.evaluate.results import FORMAT, SUMMARY, ResultFolder, digest, line_of, read_results, record_of
+from forkleft.files import check_writable
 from forkleft.identity import fingerprint
 from forkleft.jsonl import read_jsonl
 from forkleft.progress import Meter
@@ -74,6 +83,25 @@ def run_evaluation(
         if summary := _evaluate(model, one, folder, settings, name, console, rank, world):
             summaries[one.benchmark.name] = summary
     return summaries
+
+
+def check_evaluation(
+    benchmarks: Sequence[Benchmark],
+    output: str | Path,
+    *,
+    settings: Settings,
+    limit: int | None = None,
+    autoregressive: bool = False,
+) -> None:
+    """Raise ForkLeftError for what `run_evaluation` would refuse whatever the model and the questions are.
+
+    autoregressive: what kind of model it is to be.
+    """
+    _check_limit(limit)
+    _check_names([one.name for one in benchmarks])
+    for one in benchmarks:
+        check_settings(settings, one, autoregressive=autoregressive)
+        check_writable(Path(output) / one.name)
 
 
 def _configuration(model: Evaluated, facts: dict[str, Any], items: ItemSet, settings: Settings) -> dict[str, Any]:
@@ -246,9 +274,13 @@ def result_line(name: str, summary: dict[str, Any]) -> str:
     return told
 
 
-def _limited(items: ItemSet, limit: int | None) -> ItemSet:
+def _check_limit(limit: int | None) -> None:
     if limit is not None and limit < 1:
         raise ForkLeftError(f"limit must be at least 1 item, found {limit}")
+
+
+def _limited(items: ItemSet, limit: int | None) -> ItemSet:
+    _check_limit(limit)
     return items if limit is None else replace(items, items=items.items[:limit])
 
 

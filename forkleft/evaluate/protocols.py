@@ -115,6 +115,22 @@ class Reply:
     judged: bool = True
 
 
+def check_settings(settings: Settings, benchmark: Benchmark, *, autoregressive: bool) -> None:
+    """Raise ForkLeftError for settings that do nothing for a model of this kind, or on this benchmark."""
+    if autoregressive:
+        only = ("temperature", "decoding", "passes", "threshold", "geometry")
+        if said := [name for name in only if getattr(settings, name) != getattr(Settings, name)]:
+            raise ForkLeftError(
+                f"an autoregressive model is evaluated greedily, left to right, and knows no {' or '.join(said)}; "
+                "leave that out, or evaluate a diffusion model"
+            )
+    if benchmark.protocol == "slot" and settings.temperature > 0:
+        raise ForkLeftError(
+            f"{benchmark.name} compares letters in an answer slot, where nothing is sampled; evaluate it on its own, "
+            "without temperature and samples"
+        )
+
+
 def check_protocol(model: Evaluated, benchmark: Benchmark, items: Sequence[Item], settings: Settings) -> None:
     """Raise ForkLeftError if the model cannot be measured on these items in this way.
 
@@ -128,19 +144,8 @@ def check_protocol(model: Evaluated, benchmark: Benchmark, items: Sequence[Item]
         )
     if model.tokenizer is None:
         raise ForkLeftError("the model has no tokenizer, so that questions cannot be put to it; load it with one")
-    if isinstance(model, Teacher):
-        only = ("temperature", "decoding", "passes", "threshold", "geometry")
-        if said := [name for name in only if getattr(settings, name) != getattr(Settings, name)]:
-            raise ForkLeftError(
-                f"an autoregressive model is evaluated greedily, left to right, and knows no {' or '.join(said)}; "
-                "leave that out, or evaluate a diffusion model"
-            )
+    check_settings(settings, benchmark, autoregressive=isinstance(model, Teacher))
     if benchmark.protocol == "slot":
-        if settings.temperature > 0:
-            raise ForkLeftError(
-                f"{benchmark.name} compares letters in an answer slot, where nothing is sampled; evaluate it on its "
-                "own, without temperature and samples"
-            )
         _offered_ids(model, items)
         if isinstance(model, Teacher):
             # Of no passages, for its check of the head.

@@ -52,6 +52,8 @@ def load_teacher(
     differently.
     """
     _refuse_diffusion(path_or_hub_id)
+    # First: a file that is not there is said before a large model is loaded.
+    template = None if chat_template is None else read_template(chat_template)
     model, tokenizer = load_causal_lm(
         path_or_hub_id,
         gguf_file=gguf_file,
@@ -60,8 +62,8 @@ def load_teacher(
         weights=weights,
         **settings,
     )
-    if chat_template is not None:
-        tokenizer.chat_template = read_template(chat_template)
+    if template is not None:
+        tokenizer.chat_template = template
     stop_ids = resolve_stop_ids(tokenizer, model.generation_config, model.config)
     if student is not None:
         stop_ids, told = _agreed_stop_ids(student, model, tokenizer, stop_ids)

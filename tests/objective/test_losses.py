@@ -40,11 +40,11 @@ def test_ranking_equals_a_double_loop(mu):
 
 def test_ranking_by_hand():
     """Pairs (1,0), (1,2) and (2,0) qualify, with the hinges −1+2+0.1, −1+0.5+0.1 < 0 and −0.5+2+0.1."""
-    confidence = torch.tensor([-2.0, -1.0, -0.5], requires_grad=True)
+    confidence = torch.tensor([-2.0, -1.0, -0.5], dtype=torch.float64, requires_grad=True)
     loss = ranking_loss(confidence, qualifying_pairs(torch.tensor([0.0, 0.5, 0.25]), 0.2), 0.1)
-    assert loss.item() == pytest.approx((1.1 + 0.0 + 1.6) / 3)
+    assert loss.item() == pytest.approx((1.1 + 0.0 + 1.6) / 3, abs=1e-12)
     loss.backward()
-    assert confidence.grad.tolist() == pytest.approx([-2 / 3, 1 / 3, 1 / 3])
+    assert confidence.grad.tolist() == pytest.approx([-2 / 3, 1 / 3, 1 / 3], abs=1e-12)
 
 
 def test_ranking_does_not_feel_a_constant():

@@ -85,7 +85,7 @@ def test_student_and_teacher_end_where_the_same_files_say(tmp_path):
     assert student.vocabulary.stop_ids == load_teacher(tmp_path / "ar").stop_ids == (TURN_END, END, 300)
 
 
-def test_a_chat_template_can_be_given(tmp_path):
+def test_a_chat_template_can_be_given(tmp_path, monkeypatch):
     write_autoregressive(tmp_path)
     (tmp_path / "generation_config.json").unlink()
     path = tmp_path / "tokenizer_config.json"
@@ -93,17 +93,22 @@ def test_a_chat_template_can_be_given(tmp_path):
     assert load_teacher(tmp_path).stop_ids == (END,)
     teacher = load_teacher(tmp_path, chat_template="{{ messages[0].content }}<|im_end|>")
     assert teacher.stop_ids == (TURN_END, END) and teacher.identity != load_teacher(tmp_path).identity
+    # A file that is not there is said before the weights are read.
+    monkeypatch.setattr("forkleft.teacher.loading.load_causal_lm", lambda *given, **said: 1 / 0)
+    with pytest.raises(ForkLeftError, match=r"nowhere\.jinja"):
+        load_teacher(tmp_path, chat_template="nowhere.jinja")
 
 
 def test_a_teacher_spread_over_memories_answers_as_a_whole_one(tmp_path):
     """Without several devices: parts on the disk, among them the head, which are fetched when they are called."""
     write_autoregressive(tmp_path, tied=False)
-    whole = load_teacher(tmp_path)
+    whole = load_teacher(tmp_path, dtype=torch.float64)
     parts = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu"}
     spread = load_teacher(
         tmp_path,
         device_map=parts | {"model.layers.1": "disk", "lm_head": "disk"},
         offload_folder=tmp_path / "offloaded",
+        dtype=torch.float64,
         device="cpu",
     )
     assert spread.head_weight.is_meta
@@ -111,5 +116,5 @@ def test_a_teacher_spread_over_memories_answers_as_a_whole_one(tmp_path):
     assert ours == theirs
     asked = [Asked([5, 6], [7, 8, 9], [0, 2])]
     (ours_SE,), (theirs_SE,) = (one.hidden(asked) for one in (spread, whole))
-    assert torch.equal(ours_SE, theirs_SE)
-    assert torch.allclose(spread.head_logits(ours_SE), whole.head_logits(theirs_SE), atol=1e-5)
+    assert_exact(ours_SE, theirs_SE)
+    assert_exact(spread.head_logits(ours_SE), whole.head_logits(theirs_SE))
