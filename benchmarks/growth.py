@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 from benchmarks.harness import Result
 from benchmarks.models import qwen3, random_ids, student
 from benchmarks.update import lessons_of, taught, write
-from forkleft.objective.lessons import Lesson, ObjectiveSettings
+from forkleft.objective.supervision import Lesson, ObjectiveSettings
 from forkleft.objective.update import update_loss
 from forkleft.teacher import Teacher
 

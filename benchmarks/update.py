@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 from benchmarks.harness import Result
 from benchmarks.models import plain, qwen3, random_ids, student
 from benchmarks.rollout import commit_highest_entropy
-from forkleft.objective.lessons import Lesson, ObjectiveSettings, Question, plan
+from forkleft.objective.supervision import Lesson, ObjectiveSettings, Question, plan
 from forkleft.objective.update import update_loss
 from forkleft.rollout import generate
 from forkleft.students import Student

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from forkleft.verify import verify
 
 if TYPE_CHECKING:
-    from forkleft.config import ForkLeftConfig
     from forkleft.objective.routes import Route
     from forkleft.rollout import Trajectory, generate
     from forkleft.students import Family, Student, convert, load_student, save_student
     from forkleft.teacher import Teacher, load_teacher
-    from forkleft.trainer import ForkLeftTrainer
+    from forkleft.train.config import ForkLeftConfig
+    from forkleft.train.trainer import ForkLeftTrainer
 
 __version__ = "0.1.0.dev0"
 __all__ = [
@@ -37,8 +37,8 @@ __all__ = [
 
 _HOME = {
     "Family": "forkleft.students",
-    "ForkLeftConfig": "forkleft.config",
-    "ForkLeftTrainer": "forkleft.trainer",
+    "ForkLeftConfig": "forkleft.train.config",
+    "ForkLeftTrainer": "forkleft.train.trainer",
     "Route": "forkleft.objective.routes",
     "Student": "forkleft.students",
     "Teacher": "forkleft.teacher",

@@ -1,9 +1,13 @@
-"""Whether files can be written where the user wants them, before hours of work are to end there."""
+"""Files: JSON Lines, and whether anything can be written where the user wants it, before hours of work end there."""
 
+import gzip
+import json
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from forkleft.errors import ForkLeftError
 
@@ -27,3 +31,29 @@ def told_of(path: Path, option: str = "--output") -> Iterator[None]:
         yield
     except OSError as error:
         raise ForkLeftError(f"cannot write to {path}: {error.strerror}; name another ({option})") from error
+
+
+def read_jsonl(path: str | Path) -> list[tuple[str, dict[str, Any]]]:
+    """The objects of a file, each with where it stands, for messages. Empty lines are passed over.
+
+    Raises ForkLeftError if there is no such file, or a line of it is not a JSON object.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ForkLeftError(f"expected a JSON Lines file, found none at {path}")
+    rows = []
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    row, where = json.loads(line), f"{path}, line {number}"
+                    if not isinstance(row, dict):
+                        raise ForkLeftError(f"{where}: expected a JSON object, found {line!r:.60}")
+                    rows.append((where, row))
+    except json.JSONDecodeError as error:
+        raise ForkLeftError(f"{path}, line {number}: expected a JSON object, found {line!r:.60} ({error})") from error
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise ForkLeftError(
+            f"{path}: expected UTF-8 JSON Lines, cannot read it: {error}; copy the file anew"
+        ) from error
+    return rows

@@ -4,14 +4,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 # Where there is no terminal, a plain line after so many seconds.
 _PLAIN_SECONDS = 20.0
@@ -161,90 +159,3 @@ def clock_time(seconds: float) -> str:
     """Hours, minutes and seconds: 0:03:20, or 27:00:00."""
     minutes, seconds = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
-
-
-class ProgressLine(TrainerCallback):
-    """The progress of a training run instead of a page of dictionaries; every evaluation on a line of its own."""
-
-    def __init__(self, console: Console, *, bar: bool = True) -> None:
-        self.console, self._bar = console, bar
-        self._meter: Meter | None = None
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
-    ) -> None:
-        """Begin."""
-        self._meter = Meter(
-            self.console,
-            "update",
-            state.max_steps,
-            done=state.global_step,
-            shown=state.is_world_process_zero,
-            bar=self._bar,
-            at_ends=True,
-        )
-        self._meter.start()
-
-    def phase(self, name: str) -> None:
-        """Say which phase of an update begins; nothing, if it is empty."""
-        if self._meter is not None:
-            self._meter.phase(name)
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
-        """Count the update."""
-        if self._meter is not None:
-            self._meter.move(state.global_step)
-
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float] | None = None,
-        **others: Any,
-    ) -> None:
-        """Tell how often the student was right on held-out questions."""
-        if self._meter is not None:
-            self._meter.interrupt()
-        if not state.is_world_process_zero or metrics is None:
-            return
-        for name in (name for name in metrics if name.endswith("_accuracy")):
-            counted = metrics[f"{name.removesuffix('accuracy')}count"]
-            told = name.removesuffix("_accuracy").replace("_", " ")
-            self._print(f"update {state.global_step}  {told}: {metrics[name]:.1%} of {counted} right")
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **others: Any,
-    ) -> None:
-        """Tell the newest numbers."""
-        if self._meter is None or logs is None or "loss" not in logs:
-            return
-        self._meter.tell(
-            f"loss {logs['loss']:.3f}  student right {logs['student_accuracy']:.0%}, "
-            f"{logs['taught']} of {logs['questions']} taught by the teacher"
-        )
-
-    def warn(self, text: str) -> None:
-        """Tell something that a person should look at."""
-        # A log has it on one line; a terminal breaks lines between words.
-        self.console.print(Text(text, style="yellow"), soft_wrap=not self.console.is_terminal)
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
-    ) -> None:
-        """Leave the line as it stands."""
-        self.stop()
-
-    def stop(self) -> None:
-        """Leave the terminal to others, also after an error."""
-        if self._meter is not None:
-            self._meter.stop()
-            self._meter = None
-
-    def _print(self, line: str) -> None:
-        self.console.print(line, highlight=False, soft_wrap=True)

@@ -20,9 +20,9 @@ def one_thread():
 @pytest.fixture(autouse=True)
 def own_verifier(monkeypatch):
     """Runs with scripted verdicts (`trainer_runs.py`) give the trainer another verifier; the next test has its own."""
-    from forkleft import collection
+    from forkleft.train import collect
 
-    monkeypatch.setattr(collection, "judge_batch", collection.judge_batch)
+    monkeypatch.setattr(collect, "judge_batch", collect.judge_batch)
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,12 @@ from exact import float64_throughout
 from tiny import FAMILIES, STOP, tiny_model, tiny_student
 from torch.distributed.fsdp import fully_shard
 
-from forkleft.objective.lessons import ObjectiveSettings, Question, plan
+from forkleft.objective.supervision import ObjectiveSettings, Question, plan
 from forkleft.objective.update import update_loss
 from forkleft.rollout import generate
-from forkleft.sharing import answer_calls, gathered
 from forkleft.teacher import Teacher
 from forkleft.teacher.local import Asked
+from forkleft.train.wrapped import answer_calls, gathered
 
 # The first stops soon or late by chance; together the processes need different numbers of forwards.
 PROMPTS = [[1, 2], [3, 4, 5], [6], [7, 8, 9, 10]]

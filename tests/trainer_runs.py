@@ -17,10 +17,10 @@ from peft import LoraConfig
 from tiny import FAMILIES, STOP, tiny_model, tiny_student, tiny_tokenizer
 from transformers import TrainerCallback
 
-from forkleft import checkpoints, collection
-from forkleft.config import ForkLeftConfig
 from forkleft.teacher import Teacher
-from forkleft.trainer import ForkLeftTrainer
+from forkleft.train import checkpoints, collect
+from forkleft.train.config import ForkLeftConfig
+from forkleft.train.trainer import ForkLeftTrainer
 from forkleft.verify import Judgement
 
 ROWS = [{"id": f"q{k}", "question": f"a{k}b{k % 3}", "answer": str(k % 4), "solution": "xyz#5"} for k in range(12)]
@@ -70,7 +70,7 @@ VERDICTS = {
 
 def make_trainer(output, *, rows=ROWS, verdicts="all-routes", dtype=torch.float32, lora=False, **changes):
     # The verifier of the trainer's module sees the students' responses, then the teacher's, in every batch.
-    collection.judge_batch = scripted_verdicts(*VERDICTS[verdicts])
+    collect.judge_batch = scripted_verdicts(*VERDICTS[verdicts])
     tokenizer = tiny_tokenizer()
     settings = changes.pop("trainer", {})
     if lora:

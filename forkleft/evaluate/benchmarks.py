@@ -22,7 +22,7 @@ from typing import Any, Literal
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate import prompts
 from forkleft.evaluate.hub import SOURCES, HubData, hub_rows
-from forkleft.jsonl import read_jsonl
+from forkleft.files import read_jsonl
 from forkleft.verify import LETTERS, Kind
 
 Protocol = Literal["generated", "slot"]

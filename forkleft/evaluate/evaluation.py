@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import forkleft
+from forkleft.digests import fingerprint
 from forkleft.errors import AutoregressiveError, DiffusionError, ForkLeftError
 from forkleft.evaluate.benchmarks import BENCHMARKS, DATA_FOLDER, Benchmark, ItemSet, data_at_hand
 from forkleft.evaluate.protocols import (
@@ -34,9 +35,7 @@ from forkleft.evaluate.protocols import (
     decoding_for,
 )
 from forkleft.evaluate.results import FORMAT, SUMMARY, ResultFolder, digest, line_of, read_results, record_of
-from forkleft.files import check_writable
-from forkleft.identity import fingerprint
-from forkleft.jsonl import read_jsonl
+from forkleft.files import check_writable, read_jsonl
 from forkleft.progress import Meter
 from forkleft.students import Student, load_student
 from forkleft.students.families import Decoding

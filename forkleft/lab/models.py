@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from forkleft.bundled import model_path
-from forkleft.checkpoints import file_digest
+from forkleft.digests import file_digest
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.statistics import wilson_interval
 from forkleft.lab.questions import HELD_OUT_SETS
 from forkleft.students import Family, Student
+from forkleft.students.bundled import model_path
 from forkleft.students.loading import write_sidecar
 from forkleft.vocabulary import resolve_mask_id, resolve_stop_ids
 

@@ -22,7 +22,6 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from forkleft.bundled import LAB_VERSION
 from forkleft.errors import ForkLeftError
 from forkleft.lab.accuracy import measure
 from forkleft.lab.benchmarks import MAX_NEW_TOKENS
@@ -33,6 +32,7 @@ from forkleft.objective.denoising import Example, denoising_loss
 from forkleft.prompts import prompt_ids
 from forkleft.randomness import keyed_generator
 from forkleft.students import Student
+from forkleft.students.bundled import LAB_VERSION
 
 _IGNORED = -100
 _HEAD_DIM = 24

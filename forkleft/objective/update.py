@@ -17,10 +17,10 @@ import torch
 
 from forkleft.errors import ForkLeftError
 from forkleft.objective.head import HeadRows, TeacherRows, head_rows
-from forkleft.objective.lessons import Lesson, ObjectiveSettings, Term
 from forkleft.objective.losses import contrast, mixture, qualifying_pairs, ranking_loss, selected_mean
 from forkleft.objective.readouts import Reading, View, all_mask_hidden, prefix_hidden, target_masked_hidden
 from forkleft.objective.routes import Route
+from forkleft.objective.supervision import Lesson, ObjectiveSettings, Term
 from forkleft.students.student import Student
 
 

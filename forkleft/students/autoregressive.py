@@ -15,8 +15,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from forkleft.bundled import local_path
 from forkleft.errors import ForkLeftError
+from forkleft.students.bundled import local_path
 from forkleft.students.shards import first_line, refuse_other_weights, refuse_other_weights_on_hub, shown
 
 

@@ -18,8 +18,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from forkleft.bundled import local_path
 from forkleft.errors import ForkLeftError
+from forkleft.students.bundled import local_path
 
 _ONE_FILE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"

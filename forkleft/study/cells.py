@@ -22,12 +22,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from forkleft import checkpoints
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.results import SUMMARY
-from forkleft.recipes import recipe_page
 from forkleft.study import timing
 from forkleft.study.grid import Cell, Evaluation
+from forkleft.train import checkpoints
+from forkleft.train.recipes import recipe_page
 
 ANSWERS = "teacher_answers.jsonl"
 CELLS = "cells"

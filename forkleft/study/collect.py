@@ -10,8 +10,7 @@ import numpy as np
 
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.results import Results, read_results
-from forkleft.jsonl import read_jsonl
-from forkleft.recipes import not_default
+from forkleft.files import read_jsonl
 from forkleft.study.cells import ROUTES, CellFolder, write_text
 from forkleft.study.grid import Cell, Evaluation, Grid
 from forkleft.study.results import (
@@ -27,6 +26,7 @@ from forkleft.study.results import (
     read_object,
     study_of,
 )
+from forkleft.train.recipes import not_default
 
 STUDY = "study.json"
 

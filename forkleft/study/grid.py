@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from forkleft.bundled import local_path
-from forkleft.checkpoints import file_digest
+from forkleft.digests import file_digest
 from forkleft.errors import ForkLeftError
-from forkleft.recipes import not_default, recipe_of
+from forkleft.students.bundled import local_path
 from forkleft.study.spec import Study, curve_steps
+from forkleft.train.recipes import not_default, recipe_of
 
 Kind = Literal["answers", "base", "teacher", "train"]
 # What an untrained student is, and what else decides a teacher's answers.

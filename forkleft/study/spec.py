@@ -27,7 +27,7 @@ from forkleft.evaluate.benchmarks import BENCHMARKS
 from forkleft.evaluate.protocols import Settings
 from forkleft.lab.benchmarks import LAB_BENCHMARKS
 from forkleft.objective.routes import Route
-from forkleft.recipes import checked_options, option_words, read_options, read_yaml
+from forkleft.train.recipes import checked_options, option_words, read_options, read_yaml
 
 _KEYS = (
     *("name", "about", "base", "set", "arms", "seeds", "with_seed", "benchmarks", "limit", "decoding", "curve"),

@@ -9,8 +9,8 @@ from typing import Any
 
 from forkleft.evaluate.benchmarks import BENCHMARKS
 from forkleft.lab.benchmarks import LAB_BENCHMARKS
-from forkleft.recipes import default_of, options
 from forkleft.study.grid import Evaluation
+from forkleft.train.recipes import default_of, options
 
 TIMES = "times.json"
 # Seconds for Python, Transformers and the models to load.

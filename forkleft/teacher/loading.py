@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from forkleft.bundled import local_path
 from forkleft.errors import DiffusionError, ForkLeftError
 from forkleft.prompts import read_template
 from forkleft.students.autoregressive import load_causal_lm
+from forkleft.students.bundled import local_path
 from forkleft.students.families import is_diffusion
 from forkleft.students.loading import read_sidecar
 from forkleft.students.student import Student

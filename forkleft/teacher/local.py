@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from forkleft.digests import fingerprint
 from forkleft.errors import ForkLeftError
-from forkleft.identity import fingerprint
 from forkleft.prompts import Message, prompt_ids
 from forkleft.teacher.answers import Answer, Keep
 

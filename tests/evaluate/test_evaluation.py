@@ -14,13 +14,13 @@ from evaluation_runs import BATCH, CHAIN_BATCHES, CHOICE_BATCHES, ITEMS, SAMPLES
 from rich.console import Console
 
 from forkleft import progress
+from forkleft.digests import fingerprint
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate import evaluation
 from forkleft.evaluate.benchmarks import BENCHMARKS
 from forkleft.evaluate.evaluation import list_benchmarks, load_evaluated, run_evaluation
 from forkleft.evaluate.protocols import Settings
 from forkleft.evaluate.results import read_results
-from forkleft.identity import fingerprint
 from forkleft.lab.models import model_path
 from forkleft.students import RECORDS, Student, save_student
 

@@ -4,12 +4,12 @@ from collections import Counter
 import pytest
 from scipy.stats import binomtest
 
+from forkleft.cli import demonstration as module
 from forkleft.cli import main
+from forkleft.cli.demonstration import demo
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.benchmarks import load_benchmark
-from forkleft.lab import demo as module
 from forkleft.lab.benchmarks import LAB_BENCHMARKS, lab_items
-from forkleft.lab.demo import demo
 from forkleft.lab.questions import HELD_OUT_SETS, held_out
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
 
-from forkleft.bundled import LAB_VERSION
 from forkleft.errors import ForkLeftError
 from forkleft.lab.models import FAMILIES, MODELS, STUDENTS, TEACHERS, load_folder, load_model, model_path, read_card
+from forkleft.students.bundled import LAB_VERSION
 
 
 @pytest.fixture

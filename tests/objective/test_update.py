@@ -9,8 +9,8 @@ from tiny import FAMILIES, MASK, PAD, STOP, VOCABULARY, family_name, plain_copy,
 
 from forkleft.errors import ForkLeftError
 from forkleft.objective import update
-from forkleft.objective.lessons import ObjectiveSettings, Question, plan
 from forkleft.objective.routes import Route
+from forkleft.objective.supervision import ObjectiveSettings, Question, plan
 from forkleft.objective.update import Record, update_loss
 from forkleft.randomness import keyed_generator
 from forkleft.rollout import generate

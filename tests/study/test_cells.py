@@ -8,11 +8,11 @@ import pytest
 import yaml
 from studies import study_file
 
-from forkleft import checkpoints
 from forkleft.errors import ForkLeftError
 from forkleft.study.cells import CellFolder, Failure, Task, write_text
 from forkleft.study.grid import make_grid
 from forkleft.study.spec import read_study
+from forkleft.train import checkpoints
 
 
 def folders(root, tmp_path, **changes):

@@ -5,10 +5,10 @@ from dataclasses import fields
 
 import pytest
 
-from forkleft.config import ForkLeftConfig
-from forkleft.data import read_examples
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.benchmarks import BENCHMARKS, load_benchmark, read_items
+from forkleft.train.config import ForkLeftConfig
+from forkleft.train.data import read_examples
 from forkleft.verify import Judgement, extract, judge_batch, verify, verify_batch
 from forkleft.verify.pool import NO_VERDICT, Bounds, Pool
 

@@ -1,0 +1,110 @@
+"""What the commands share: how a command is added, arguments of models and samplers, and what is made of them."""
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from forkleft.errors import ForkLeftError
+
+if TYPE_CHECKING:
+    from forkleft.students import Student
+
+Commands = argparse._SubParsersAction
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+def add_command(
+    parsers: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], None],
+    summary: str,
+    *,
+    takes_options: bool = False,
+    add_help: bool = True,
+) -> argparse.ArgumentParser:
+    """Add a command that calls `run` with its options; with takes_options, what it does not know is in `rest`."""
+    parser = parsers.add_parser(
+        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", add_help=add_help
+    )
+    # Also behind the command, where people put it; SUPPRESS keeps the one in front of it.
+    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    parser.set_defaults(run=run, takes_options=takes_options)
+    return parser
+
+
+def model_arguments(command: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Which student, and where: the same for every command that loads one."""
+    other = "" if required else " (default: a small stand-in)"
+    told = f"a folder, a repository of the hub, lab:NAME{other}"
+    command.add_argument("--model", required=required, metavar="MODEL", help=told)
+    command.add_argument("--family", metavar="NAME", help="where the checkpoint does not tell (docs/models.md)")
+    command.add_argument("--block-size", type=int, metavar="N", help="where the family's usual one is not wanted")
+    command.add_argument("--mask-token", type=token, metavar="TOKEN", help="or its id, where the checkpoint says none")
+    template_argument(command)
+    command.add_argument("--device", metavar="DEVICE", help="cpu, cuda, cuda:1 … (default: a GPU if there is one)")
+    command.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        help="default: bfloat16 on a GPU, else float32",
+    )
+    command.add_argument("--trust-remote-code", action="store_true", help="let a tokenizer run its own code")
+
+
+def template_argument(command: argparse.ArgumentParser) -> None:
+    """For a tokenizer without a chat template."""
+    told = "a Jinja file, or Jinja: where the tokenizer has no chat template, or instead of its own"
+    command.add_argument("--chat-template", metavar="FILE", help=told)
+
+
+def sampler_arguments(command: argparse.ArgumentParser) -> None:
+    """How a student writes."""
+    told = "static (default): a fixed number of tokens a pass; native: the family's own settings (docs/models.md)"
+    command.add_argument("--decoding", choices=("static", "native"), default="static", help=told)
+    command.add_argument("--passes", type=int, metavar="N", help="passes a block (default: one token a pass)")
+    command.add_argument("--threshold", type=float, metavar="P", help="also commit all positions above this confidence")
+    command.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest token")
+    command.add_argument("--top-p", type=float, default=1.0, metavar="P", help="sample from so much mass (default 1)")
+    command.add_argument("--seed", type=int, default=0, help="for sampling (default 0)")
+    command.add_argument("--batch-size", type=int, default=32, metavar="N", help="responses at a time (default 32)")
+
+
+def token(text: str) -> str | int:
+    """A token, or its id."""
+    return int(text) if text.isdecimal() else text
+
+
+def hide_loading_bars() -> None:
+    """Transformers draws a progress bar for every model it loads; ours load in an instant."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def place(options: argparse.Namespace) -> tuple[str, Any]:
+    """The device and the precision that were asked for, or that fit."""
+    import torch
+
+    # Under torchrun every process has a GPU of its own.
+    gpu = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    device = options.device or (gpu if torch.cuda.is_available() else "cpu")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ForkLeftError(f"there is no device {device!r} here: {str(error).splitlines()[0]}") from error
+    return device, getattr(torch, options.dtype or ("bfloat16" if device.startswith("cuda") else "float32"))
+
+
+def loading(options: argparse.Namespace) -> dict[str, Any]:
+    """What was said of the model, its device and its precision, as the loaders take it."""
+    device, dtype = place(options)
+    names = ("family", "block_size", "mask_token", "chat_template", "trust_remote_code")
+    said = {name: getattr(options, name) for name in names}
+    return said | {"device": device, "dtype": dtype}
+
+
+def student_of(options: argparse.Namespace) -> "Student":
+    """The student that was asked for."""
+    from forkleft.students import load_student
+
+    return load_student(options.model, **loading(options))

@@ -1,0 +1,114 @@
+"""`forkleft eval`: measure a model on benchmarks."""
+
+import argparse
+import difflib
+from dataclasses import replace
+from pathlib import Path
+
+from forkleft.cli.arguments import Commands, add_command, hide_loading_bars, loading, model_arguments, sampler_arguments
+from forkleft.errors import ForkLeftError
+
+
+def add(commands: Commands) -> None:
+    """Add the command and its arguments."""
+    evaluate = add_command(commands, "eval", run, "measure a model on benchmarks, one record an item")
+    evaluate.add_argument("--list", action="store_true", help="list the benchmarks, and whether their data is at hand")
+    model_arguments(evaluate, required=False)
+    evaluate.add_argument("--ar", action="store_true", help="the model is autoregressive: a teacher, a reference")
+    told = "with --ar, over several devices: auto, balanced … (default: on --device alone)"
+    evaluate.add_argument("--device-map", metavar="MAP", help=told)
+    evaluate.add_argument("--benchmark", nargs="+", action="extend", metavar="NAME", help="gsm8k, mmlu, lab-chain-4 …")
+    evaluate.add_argument(
+        "--output", type=Path, metavar="FOLDER", help="for the results; what is there is gone on with"
+    )
+    told = "the questions: a file, a folder, or owner/name on the hub (default: $FORKLEFT_DATA, then the hub)"
+    evaluate.add_argument("--data", metavar="SOURCE", help=told)
+    evaluate.add_argument("--subset", metavar="NAME", help="of the data set on the hub")
+    evaluate.add_argument("--split", metavar="NAME", help="of the data set on the hub (default test)")
+    told = "let the model write, or compare letters in the answer slot (default: the benchmark's)"
+    evaluate.add_argument("--protocol", choices=("generated", "slot"), help=told)
+    told = "how mathematical answers are judged (default: opdlm, as the paper's were; math: as in training)"
+    evaluate.add_argument("--verifier", choices=("opdlm", "math"), help=told)
+    evaluate.add_argument("--limit", type=int, metavar="N", help="only the first N items")
+    evaluate.add_argument("--samples", type=int, default=1, metavar="K", help="responses an item, for avg@k and pass@k")
+    sampler_arguments(evaluate)
+    evaluate.add_argument("--max-new-tokens", type=int, metavar="N", help="response budget (default: the benchmark's)")
+    evaluate.add_argument(
+        "--geometry",
+        choices=("truncated", "canvas"),
+        default="truncated",
+        help="of the answer slot (default truncated)",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """`forkleft eval`."""
+    from forkleft.evaluate.benchmarks import BENCHMARKS, load_benchmark
+    from forkleft.evaluate.evaluation import check_evaluation, list_benchmarks, load_evaluated, run_evaluation
+    from forkleft.evaluate.hub import HubData
+    from forkleft.evaluate.protocols import Settings
+    from forkleft.lab.benchmarks import LAB_BENCHMARKS, lab_items
+    from forkleft.verify import MATHEMATICAL
+
+    known = BENCHMARKS | LAB_BENCHMARKS
+    if options.list:
+        list_benchmarks(known.values(), folder=options.data)
+        return
+    for name in ("model", "benchmark", "output"):
+        if getattr(options, name) is None:
+            raise ForkLeftError(f"expected --{name}; forkleft eval --help explains, --list names the benchmarks")
+    for name in options.benchmark:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "forkleft eval --list names all"
+            raise ForkLeftError(f"there is no benchmark {name!r}; {hint}")
+    if options.device_map is not None and (options.device is not None or not options.ar):
+        raise ForkLeftError("--device-map spreads the model of --ar over devices; it goes with --ar, without --device")
+    chosen = [known[name] for name in options.benchmark]
+    if options.protocol is not None:
+        chosen = [replace(one, protocol=options.protocol) for one in chosen]
+    if options.verifier is not None:
+        if others := [one.name for one in chosen if one.verifier not in MATHEMATICAL]:
+            raise ForkLeftError(
+                f"--verifier {options.verifier} is for mathematical answers, and those of {', '.join(others)} are not; "
+                "evaluate them by themselves, without it"
+            )
+        chosen = [replace(one, verifier=options.verifier) for one in chosen]
+    made = [one.name for one in chosen if one.made]
+    said = [f"--{name}" for name in ("data", "subset", "split") if getattr(options, name) is not None]
+    if made and said:
+        raise ForkLeftError(
+            f"the questions of {', '.join(made)} are made here, not read; leave out {' and '.join(said)}, or evaluate "
+            "other benchmarks by themselves"
+        )
+    source = options.data
+    if source is not None and not Path(source).expanduser().is_dir() and len(chosen) > 1:
+        raise ForkLeftError(f"{source} holds the questions of one benchmark, and {len(chosen)} were named")
+    if options.subset is not None or options.split is not None:
+        if source is None or Path(source).expanduser().exists():
+            raise ForkLeftError("--subset and --split are of a data set of the hub; name it with --data owner/name")
+        source = HubData(source, (options.subset,), options.split or HubData.split)
+    settings = Settings(
+        samples=options.samples,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        decoding=options.decoding,
+        passes=options.passes,
+        threshold=options.threshold,
+        max_new_tokens=options.max_new_tokens,
+        geometry=options.geometry,
+        batch_size=options.batch_size,
+        seed=options.seed,
+    )
+    # Before questions are fetched, and a large model is loaded for minutes.
+    check_evaluation(chosen, options.output, settings=settings, limit=options.limit, autoregressive=options.ar)
+    items = [lab_items(one) if one.made else load_benchmark(one, source) for one in chosen]
+    hide_loading_bars()
+    model = load_evaluated(
+        options.model,
+        autoregressive=options.ar,
+        device_map=options.device_map,
+        batch_size=options.batch_size,
+        **loading(options),
+    )
+    run_evaluation(model, items, options.output, name=options.model, settings=settings, limit=options.limit)

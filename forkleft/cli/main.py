@@ -1,0 +1,96 @@
+"""The `forkleft` command. Each sub-command stands in a file of its own: its arguments, and what it does with them."""
+
+import argparse
+import difflib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from forkleft import __version__
+from forkleft.cli import (
+    answer,
+    compare,
+    convert,
+    demo,
+    doctor,
+    evaluate,
+    generate,
+    lab,
+    lm_eval,
+    merge,
+    paper,
+    study,
+    train,
+)
+from forkleft.errors import ForkLeftError
+
+# In the order in which --help names them. What is heavy is imported when a command runs.
+_COMMANDS = (demo, train, answer, generate, doctor, convert, merge, evaluate, compare, paper, lm_eval, study, lab)
+_USER_MISTAKE = 2
+_INTERRUPTED = 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """Answers bad arguments with one line instead of the whole usage, and names the nearest command."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(_USER_MISTAKE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            near = difflib.get_close_matches(str(value), [str(choice) for choice in action.choices], n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise argparse.ArgumentError(action, f"unknown {value!r}, choose from {', '.join(action.choices)}{hint}")
+
+
+class _StandardError(logging.StreamHandler):
+    """Writes to what standard error is at the moment: a bar that moves puts itself there, and makes room for lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0, 2 for a user's mistake, 130 if it was interrupted."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and not options.takes_options:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options.rest = rest
+    # What loading found out: which tokens the models share, which fields of a configuration nobody reads.
+    logging.basicConfig(format="%(message)s", handlers=[_StandardError()])
+    logging.getLogger("forkleft").setLevel(logging.INFO)
+    try:
+        options.run(options)
+    except ForkLeftError as error:
+        if options.debug:
+            raise
+        print(f"forkleft: {error}", file=sys.stderr)
+        return _USER_MISTAKE
+    except KeyboardInterrupt:
+        print("forkleft: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe went away (`| head`). Python would complain once more while closing standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="forkleft",
+        description="Teach a diffusion language model to reason like an autoregressive one.",
+        epilog="forkleft COMMAND --help explains a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"forkleft {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in _COMMANDS:
+        command.add(commands)
+    return parser

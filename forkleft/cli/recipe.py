@@ -1,0 +1,47 @@
+"""The arguments of commands that take a recipe: `forkleft train` and `forkleft answer`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from forkleft.cli.arguments import hide_loading_bars
+from forkleft.errors import ForkLeftError
+
+
+def recipe_arguments(command: argparse.ArgumentParser) -> None:
+    """A recipe, and any of its options behind it."""
+    command.usage = f"{command.prog} --config FILE [--OPTION VALUE ...]"
+    command.epilog = "Every option of the recipe can be given behind it and then wins: --learning_rate 1e-6."
+    command.add_argument("--config", type=Path, metavar="FILE", help="a recipe, such as recipes/lab.yaml")
+    command.add_argument("--options", action="store_true", help="list all options, and what they do")
+
+
+def recipe_options(options: argparse.Namespace) -> dict[str, Any] | None:
+    """What the recipe and the command line say; nothing, if only the list of options was asked for."""
+    from forkleft.train import recipes
+
+    if options.options:
+        _list_options()
+        return None
+    if options.config is None:
+        raise ForkLeftError(
+            "expected a recipe: --config recipes/lab.yaml, for instance; --options lists what is in one"
+        )
+    hide_loading_bars()
+    return recipes.read_options(options.config, options.rest)
+
+
+def _list_options() -> None:
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from forkleft.train.recipes import default_of, grouped_options
+
+    console = Console()
+    for title, options in grouped_options().items():
+        console.print(f"\n{title}", style="bold underline", highlight=False)
+        for name, option in options.items():
+            console.print(Text.assemble((name, "bold"), "  ", (f"default {default_of(option)!r}", "dim")))
+            if text := option.metadata.get("help"):
+                console.print(Padding(Text(" ".join(text.split())), (0, 0, 0, 4), expand=False))

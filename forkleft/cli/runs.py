@@ -1,0 +1,317 @@
+"""Runs behind `forkleft train` and `forkleft answer`: from a recipe to models, data and a trainer."""
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from rich.console import Console
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from forkleft.errors import ForkLeftError
+from forkleft.files import read_jsonl
+from forkleft.lab.questions import HELD_OUT_SETS, held_out, training_stream
+from forkleft.progress import Meter
+from forkleft.report.curves import draw_curves
+from forkleft.students import Student, load_student
+from forkleft.students.adapters import no_peft
+from forkleft.teacher import AnswerCache, AnswerServer, Teacher, cached_answers, load_teacher
+from forkleft.teacher.answers import Answerer, answer_key
+from forkleft.train.collect import prepare_examples, sharing_vocabulary
+from forkleft.train.config import ForkLeftConfig
+from forkleft.train.data import read_ids, rows_named
+from forkleft.train.folders import RunFolder, in_main_process
+from forkleft.train.preflight import Prepared, check_folder, check_options, check_updates, plan_of
+from forkleft.train.recipes import API_KEY, Recipe, recipe_page
+from forkleft.train.trainer import ForkLeftTrainer
+from forkleft.verify import verify_batch
+
+_LAB = "lab:"
+_LAB_TRAIN = "train"
+# A phase of `forkleft answer`, as in training.
+_ASKING = "teacher"
+
+
+class _KeptRecipe(TrainerCallback):
+    """Leaves a recipe in the output folder that repeats the run, once the run has been accepted and begins."""
+
+    def __init__(self, page: str) -> None:
+        self.page = page
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
+        if state.is_world_process_zero:
+            (Path(args.output_dir) / "recipe.yaml").write_text(self.page, encoding="utf-8")
+
+
+def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> ForkLeftTrainer:
+    """Train as a recipe says; `config.resume_from_checkpoint` resumes. The trainer is returned.
+
+    said: the options that both come from (`read_options`); they are kept in the output folder.
+    """
+    folder = RunFolder(config.output_dir)
+    # From the start: a second run does not wait for its models to be told that it may not write here.
+    with folder.held():
+        found = prepare(recipe, config, folder)
+        student = student_of(recipe)
+        teacher = teacher_of(recipe, student)
+        settings: dict[str, Any] = {}
+        if recipe.lora_rank is not None:
+            settings["peft_config"] = _adapters(recipe)
+        trainer = ForkLeftTrainer(
+            student,
+            teacher,
+            config,
+            found.examples,
+            found.held_out,
+            answerer=_server(recipe, teacher),
+            merge_adapters=recipe.merge_adapters,
+            callbacks=[_KeptRecipe(recipe_page(said))],
+            folder=folder,
+            **settings,
+        )
+        trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
+        if trainer.is_world_process_zero():
+            draw_curves(trainer.metrics_file.path, folder.path / "curves.png")
+    return trainer
+
+
+def check(recipe: Recipe, config: ForkLeftConfig) -> None:
+    """Check a run as `train` does before it loads the models, and print what it would do."""
+    folder = RunFolder(config.output_dir)
+    found = prepare(recipe, config, folder)
+    if PartialState().is_main_process:
+        console = Console()
+        for name, text in plan_of(recipe, config, folder, found):
+            console.print(f"{name:<10} {text}", highlight=False, markup=False, soft_wrap=True)
+
+
+def prepare(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder) -> Prepared:
+    """Check all that can be without the weights of the models, and read the questions. Raises ForkLeftError.
+
+    folder: the output folder; if it is held, it is by this run.
+    """
+    check_options(recipe, config)
+    in_main_process(partial(check_folder, config, folder))
+    student, teacher = _without_weights(recipe)
+    if recipe.lora_rank is not None:
+        _check_adapters(recipe, student)
+    held_out = None
+    if recipe.eval_data is not None:
+        held_out = prepare_examples(student, teacher, _eval_rows(recipe, config), config)
+    examples = prepare_examples(student, teacher, _train_rows(recipe, config), config)
+    check_updates(config, len(examples))
+    found = Prepared(student, teacher, examples, held_out)
+    in_main_process(partial(check_folder, config, folder, found))
+    return found
+
+
+def _without_weights(recipe: Recipe) -> tuple[Student, Teacher]:
+    """Both models, without their weights, the student over the vocabulary that they share; their server answers."""
+    student = student_of(recipe, weights=False)
+    teacher = teacher_of(recipe, student, weights=False)
+    server = _server(recipe, teacher)
+    if server is not None:
+        in_main_process(server.check)
+    return sharing_vocabulary(student, teacher), teacher
+
+
+def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
+    """Fill the teacher's answer cache with the answers to all training questions, and say how many are right.
+
+    Processes under torchrun divide the questions.
+    """
+    state, console, budget = PartialState(), Console(), config.teacher_max_new_tokens
+    # Of the student only its tokenizer, context and stop ids are needed; of a teacher on a server, too.
+    student, teacher = _without_weights(recipe)
+    cache = AnswerCache(config.answer_file)
+    examples = prepare_examples(student, teacher, _train_rows(recipe, config), config)
+    answerer: Answerer | None = _server(recipe, teacher)
+    if answerer is None:
+        answerer = teacher = teacher_of(recipe, student)
+        teacher.place(config.device)
+    mine = examples[state.process_index :: state.num_processes]
+    keys = [answer_key(answerer.identity, example.messages, budget) for example in mine]
+    unknown = [key for key in keys if cache.get(key) is None]
+    name = f"question (process 1 of {state.num_processes})" if state.num_processes > 1 else "question"
+    known = len(mine) - len(unknown)
+    with Meter(console, name, len(mine), done=known, shown=state.is_main_process, at_ends=True) as meter:
+
+        def found(count: int) -> None:
+            meter.move(meter.done + count)
+            meter.tell("")
+            # Anew: the answers of a batch come together, and until the next ones a log shall not be silent.
+            meter.phase(_ASKING)
+
+        meter.phase(_ASKING)
+
+        asked = [example.messages for example in mine]
+        texts = [one.text for one in cached_answers(answerer, cache, asked, max_new_tokens=budget, found=found)]
+    expected = [example.answer for example in mine]
+    right = sum(verify_batch(texts, expected, config.verifier, letters=config.letters))
+    right, new = map(sum, zip(*gather_object([(right, len(set(unknown)))]), strict=True))
+    if state.is_main_process:
+        console.print(
+            f"{len(examples)} questions, {right} answered right ({right / len(examples):.1%}); {new} new answers in "
+            f"{cache.path}",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def student_of(recipe: Recipe, *, weights: bool = True) -> Student:
+    """The student of a recipe, in float32: bfloat16 weights hardly move at the learning rates of post-training."""
+    token = recipe.mask_token
+    return load_student(
+        recipe.student,
+        family=recipe.family,
+        block_size=recipe.block_size,
+        mask_token=int(token) if token is not None and token.isdecimal() else token,
+        chat_template=recipe.chat_template,
+        trust_remote_code=recipe.trust_remote_code,
+        weights=weights,
+    )
+
+
+def teacher_of(recipe: Recipe, student: Student, *, weights: bool = True) -> Teacher:
+    """The teacher of a recipe for its student."""
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if recipe.teacher_dtype not in known:
+        raise ForkLeftError(f"teacher_dtype must be one of {', '.join(known)}, found {recipe.teacher_dtype!r}")
+    settings = {} if recipe.teacher_device_map is None else {"device_map": recipe.teacher_device_map}
+    return load_teacher(
+        recipe.teacher,
+        student=student,
+        gguf_file=recipe.teacher_gguf_file,
+        dtype=known[recipe.teacher_dtype],
+        batch_size=recipe.teacher_batch_size,
+        trust_remote_code=recipe.trust_remote_code,
+        weights=weights,
+        **settings,
+    )
+
+
+def rows_of(
+    source: str, subset: str | None, split: str, count: int | None, columns: Mapping[str, str] | None, seed: int
+) -> list[dict[str, Any]]:
+    """The rows of a data source, with its columns renamed. Raises ForkLeftError if it cannot be read."""
+    if count is not None and count < 1:
+        raise ForkLeftError(f"{source}: expected at least 1 question to take, found {count}")
+    if source.startswith(_LAB):
+        rows = _lab_rows(source.removeprefix(_LAB), count, seed)
+    elif source.endswith((".jsonl", ".json", ".jsonl.gz", ".json.gz")):
+        rows = [row for _, row in read_jsonl(source)]
+    else:
+        rows = _hub_rows(source, subset, split)
+    rows = list(islice(rows, count))
+    for ours, theirs in (columns or {}).items():
+        if rows and theirs not in rows[0]:
+            raise ForkLeftError(
+                f"{source} has no column {theirs!r}, there are {', '.join(rows[0])}; name the right one for "
+                f"{ours} (columns for train_data, eval_columns for eval_data)"
+            )
+        rows = [{**row, ours: row.get(theirs)} for row in rows]
+    return rows
+
+
+def _lab_rows(name: str, count: int | None, seed: int) -> list[dict[str, Any]]:
+    if name == _LAB_TRAIN:
+        if count is None:
+            raise ForkLeftError("lab:train has no end; say with train_questions how many to take")
+        items: Sequence = list(islice(training_stream(seed), count))
+    elif name in HELD_OUT_SETS:
+        items = held_out(name)
+    else:
+        sets = ", ".join(_LAB + one for one in (_LAB_TRAIN, *HELD_OUT_SETS))
+        raise ForkLeftError(f"the lab has no data {name!r}; there are {sets}")
+    return [
+        {"id": item.id, "question": item.prompt, "answer": item.answer, "solution": item.solution} for item in items
+    ]
+
+
+def _hub_rows(source: str, subset: str | None, split: str) -> Any:
+    from datasets import load_dataset
+
+    try:
+        return load_dataset(source, subset, split=split)
+    except Exception as error:  # no network, no such data set, no such split: each its own class
+        raise ForkLeftError(
+            f"cannot load {source!r} (subset {subset}, split {split}) from the hub: {error}; a JSON Lines file, "
+            "whose name ends in .jsonl or .jsonl.gz, will do as well"
+        ) from error
+
+
+def _train_rows(recipe: Recipe, config: ForkLeftConfig) -> list[Mapping[str, Any]]:
+    if recipe.train_ids is None and recipe.train_route is not None:
+        raise ForkLeftError("train_route is of the routes.jsonl that train_ids names; add train_ids, or leave it out")
+    # Before the data, which may take long to load.
+    names = None if recipe.train_ids is None else read_ids(recipe.train_ids, recipe.train_route)
+    rows = rows_of(
+        recipe.train_data,
+        recipe.train_subset,
+        recipe.train_split,
+        recipe.train_questions,
+        recipe.columns,
+        config.seed,
+    )
+    return rows if names is None else rows_named(rows, names, config.prompt_template, source=recipe.train_ids)
+
+
+def _eval_rows(recipe: Recipe, config: ForkLeftConfig) -> list[dict[str, Any]]:
+    return rows_of(
+        recipe.eval_data,
+        recipe.eval_subset,
+        recipe.eval_split,
+        recipe.eval_questions,
+        recipe.eval_columns,
+        config.seed,
+    )
+
+
+def _server(recipe: Recipe, teacher: Teacher) -> AnswerServer | None:
+    """The server of a recipe, whose answers end where those of the teacher in memory do."""
+    if recipe.answers_url is None:
+        return None
+    stop = [teacher.tokenizer.decode([i]) for i in teacher.stop_ids]
+    return AnswerServer(
+        recipe.answers_url,
+        recipe.answers_model or recipe.teacher,
+        stop=stop,
+        # A line end from a file would not fit into a header.
+        api_key=os.environ.get(API_KEY, "").strip() or None,
+        attempts=recipe.answers_attempts,
+        timeout=recipe.answers_timeout,
+        concurrency=recipe.answers_concurrency,
+    )
+
+
+def _adapters(recipe: Recipe) -> Any:
+    try:
+        from peft import LoraConfig
+    except ImportError as error:
+        raise no_peft() from error
+    return LoraConfig(
+        r=recipe.lora_rank,
+        lora_alpha=recipe.lora_alpha,
+        lora_dropout=recipe.lora_dropout,
+        target_modules=recipe.lora_targets,
+        exclude_modules=["lm_head"],
+        task_type="CAUSAL_LM",
+    )
+
+
+def _check_adapters(recipe: Recipe, student: Student) -> None:
+    adapters = _adapters(recipe)
+    from peft import get_peft_model
+
+    try:
+        get_peft_model(copy.deepcopy(student.model), adapters)
+    except ValueError as error:
+        raise ForkLeftError(f"the adapters cannot be made: {error}; mend lora_rank, lora_targets, …") from error

@@ -1,0 +1,133 @@
+"""What `forkleft generate` does: prompts from the command line or a file, responses to the terminal or as JSON."""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from forkleft.errors import ForkLeftError
+from forkleft.files import read_jsonl
+from forkleft.prompts import Message, prompt_ids
+from forkleft.report.live import LiveText
+from forkleft.rollout import Trajectory, write
+from forkleft.students import Student
+from forkleft.students.families import Decoding
+
+
+def read_prompts(path: Path) -> list[list[Message]]:
+    """Conversations of a file: `.jsonl` rows with `messages`, `question` or `prompt`; else one prompt a line.
+
+    `-` is standard input. Raises ForkLeftError if there is none.
+    """
+    if path.name.endswith((".jsonl", ".jsonl.gz")):
+        found = [_conversation(where, row) for where, row in read_jsonl(path)]
+    else:
+        try:
+            text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ForkLeftError(f"cannot read prompts from {path}: {error}") from error
+        found = [user_turn(line) for line in text.splitlines() if line.strip()]
+    if not found:
+        raise ForkLeftError(f"{path} holds no prompt; expected one a line")
+    return found
+
+
+def write_responses(
+    student: Student,
+    conversations: Sequence[Sequence[Message]],
+    *,
+    plain: bool,
+    as_json: bool,
+    decoding: Decoding,
+    pause: float = 0.0,
+    **settings: Any,
+) -> None:
+    """Write a response to each conversation as `decoding` says and print it; settings are the others of `generate`.
+
+    plain: the prompt is taken as it is, without the chat template. pause: seconds that a pass is shown at least, where
+    a response is shown while it is written: one alone, in a terminal.
+    """
+    if plain:
+        if any(len(conversation) > 1 for conversation in conversations):
+            raise ForkLeftError("a conversation of several turns needs the chat template; leave out --plain")
+        prompts = [student.tokenizer.encode(conversation[0]["content"]) for conversation in conversations]
+    else:
+        prompts = [prompt_ids(student.tokenizer, conversation) for conversation in conversations]
+    console = Console()
+    started = time.perf_counter()
+    if _is_shown(console, conversations, as_json):
+        with LiveText(console, student, pause=pause) as live:
+            written = write(student, prompts, decoding, watch=live.show, **settings)
+            live.finish(written[0].tokens, written[0].entropy)
+    else:
+        written = []
+        # What is done is printed while the rest is written.
+        for start in range(0, len(prompts), settings["batch_size"]):
+            part = slice(start, start + settings["batch_size"])
+            written += write(student, prompts[part], decoding, **settings)
+            _print(conversations[part], written[part], as_json, separated=len(prompts) > 1)
+    if console.is_terminal and not as_json:
+        tokens, forwards = sum(len(one.tokens) for one in written), sum(one.forwards for one in written)
+        told = f"{tokens} tokens in {forwards} forwards ({tokens / forwards:.1f} a forward)"
+        if not pause:
+            told += f", {time.perf_counter() - started:.1f} s"
+        console.print(told, style="dim", highlight=False)
+
+
+def check_pause(pause: float, conversations: Sequence[Sequence[Message]], *, as_json: bool) -> None:
+    """Raise ForkLeftError if there is to be a pause behind every pass, and nobody would see why."""
+    if not 0 <= pause < math.inf:
+        raise ForkLeftError(f"--slow: expected seconds, 0.2 for instance, found {pause}")
+    if pause and not _is_shown(Console(), conversations, as_json):
+        raise ForkLeftError("--slow is for watching: one prompt, in a terminal, without --json")
+
+
+def _is_shown(console: Console, conversations: Sequence[Sequence[Message]], as_json: bool) -> bool:
+    """Whether a response is shown while it is written."""
+    return console.is_terminal and len(conversations) == 1 and not as_json
+
+
+def _print(
+    conversations: Sequence[Sequence[Message]], written: Sequence[Trajectory], as_json: bool, *, separated: bool
+) -> None:
+    for conversation, one in zip(conversations, written, strict=True):
+        if as_json:
+            print(json.dumps({"messages": list(conversation)} | asdict(one), ensure_ascii=False), flush=True)
+        else:
+            # Responses have lines of their own, so that a line between two of them tells where one ends.
+            print(f"{one.text}\n" if separated else one.text, flush=True)
+
+
+def _conversation(where: str, row: dict[str, Any]) -> list[Message]:
+    messages = row.get("messages")
+    if messages is not None:
+        whole = (
+            isinstance(messages, list)
+            and messages
+            and all(
+                isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str)
+                for turn in messages
+            )
+        )
+        if not whole:
+            raise ForkLeftError(f"{where}: expected messages with role and content, found {messages!r:.80}")
+        if not messages[-1]["content"].strip():
+            raise ForkLeftError(f"{where}: the last message is empty; expected a question")
+        return messages
+    prompt = row.get("question", row.get("prompt"))
+    if not isinstance(prompt, str):
+        raise ForkLeftError(f"{where}: expected messages, question or prompt, found {', '.join(row)}; rename the field")
+    return user_turn(prompt, where)
+
+
+def user_turn(text: str, where: str = "--prompt") -> list[Message]:
+    """A prompt as a conversation. Raises ForkLeftError, saying where it came from, if it is empty."""
+    if not text.strip():
+        raise ForkLeftError(f"{where}: the prompt is empty; expected a question")
+    return [{"role": "user", "content": text}]

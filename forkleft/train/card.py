@@ -1,0 +1,141 @@
+"""The model card that a training run leaves beside its weights."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import TrainerState
+
+from forkleft import __version__
+from forkleft.students.bundled import bundled_name
+from forkleft.students.student import Student
+from forkleft.teacher import Teacher
+from forkleft.train.config import ForkLeftConfig
+from forkleft.train.data import fill
+
+_TAGS = ("forkleft", "diffusion-language-model", "distillation")
+# To try a model with, by its verifier; those that it was trained on may not be ours to publish.
+_QUESTIONS = {
+    "lab": "a=7;b=a+5;c=b-a;c?",
+    "choice": "Which of these numbers is prime?\nA. 4\nB. 6\nC. 7\nD. 9",
+    "math": "A train has 7 carriages of 48 seats each. How many seats is that?",
+}
+
+
+def model_card(
+    student: Student,
+    teacher: Teacher,
+    config: ForkLeftConfig,
+    questions: int,
+    state: TrainerState,
+    *,
+    hub_id: str | None = None,
+    adapters: bool = False,
+    lengthened: Sequence[str] = (),
+    tags: Sequence[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+) -> str:
+    """The page, in Markdown with the metadata that the hub reads: `tags` beside our own, and whatever of `metadata` is
+    not None. hub_id: where the model is uploaded to, if it is. adapters: the weights beside the card are adapters.
+    lengthened: what the length of the run was when, under a schedule that knows it."""
+    family = student.family
+    source = student.model.config.name_or_path if student.origin is None else student.origin.source
+    base, master = (
+        bundled_name(name) or _public_name(name) or Path(name).name or type(model).__name__
+        for name, model in ((source, student.model), (teacher.model.config.name_or_path, teacher.model))
+    )
+    header = {"library_name": "forkleft", "tags": [*_TAGS, *tags], "base_model": _public_name(source)}
+    header |= {name: value for name, value in (metadata or {}).items() if value is not None}
+    batch = config.train_batch_size * config.gradient_accumulation_steps * config.world_size
+    values = {
+        "updates": f"{state.global_step} of {batch} questions, {questions} in all",
+        "learning rate": ", ".join([f"{config.learning_rate:g}", config.lr_scheduler_type.value, *lengthened]),
+        "writing order": f"{config.rollout_order}, {config.passes} passes a block, {config.max_new_tokens} tokens",
+        "verifier": config.verifier,
+        "supervision": f"{config.supervision}, {config.view} view, {config.geometry} readout",
+        "ρ, μ, δ, λ": f"{config.rho:g}, {config.mu:g}, {config.delta:g}, {config.rank_weight:g}",
+        "seed": str(config.seed),
+    }
+    evaluated = [row for row in state.log_history if "eval_accuracy" in row]
+    if evaluated:
+        # The weights beside the card are the last ones, or the best.
+        step = state.best_global_step if config.load_best_model_at_end else None
+        row = next((row for row in evaluated if row["step"] == step), evaluated[-1])
+        right, how = f"{row['eval_accuracy']:.1%} of {row['eval_count']}", f"{config.eval_decoding} decoding"
+        values["accuracy in evaluation"] = f"{right}, at update {row['step']}, {how}"
+    return "\n".join(
+        [
+            "---",
+            yaml.safe_dump({name: value for name, value in header.items() if value}, allow_unicode=True) + "---",
+            "",
+            "# A diffusion language model trained with ForkLeft",
+            "",
+            f"`{base}` taught by `{master}` with ForkLeft {__version__}. The student wrote its own answers, most "
+            "uncertain positions first; where only the teacher was right, it learned the teacher's distributions under "
+            "its own left prefixes. It decodes as before: confident positions first, in parallel.",
+            "",
+            f"Family: {family.attention} attention, blocks of {family.block_size}, anchor {family.anchor}, "
+            f"{family.head} head.",
+            "",
+            "| | |",
+            "| --- | --- |",
+            *(f"| {name} | {value} |" for name, value in values.items()),
+            "",
+            *_warnings(state),
+            *_use(config, hub_id),
+            *(_merge(base, config, hub_id) if adapters else []),
+        ]
+    )
+
+
+def _use(config: ForkLeftConfig, hub_id: str | None) -> list[str]:
+    """How to write with the model: code that runs as it stands, for a local model where the training was started."""
+    where = "" if hub_id else ", here from the folder where the training was started"
+    question = fill(config.prompt_template, {"question": _QUESTIONS.get(config.verifier, _QUESTIONS["math"])})
+    return [
+        f"It is no autoregressive model, and writes with ForkLeft{where}, or with the tools of its family:",
+        "",
+        "```python",
+        "from forkleft import generate, load_student",
+        "from forkleft.prompts import prompt_ids",
+        "",
+        f"student = load_student({_quoted(hub_id or config.output_dir)})",
+        f"question = {_quoted(question)}",
+        'prompt = prompt_ids(student.tokenizer, [{"role": "user", "content": question}])',
+        f"print(generate(student, [prompt], max_new_tokens={config.max_new_tokens})[0].text)",
+        "```",
+        "",
+    ]
+
+
+def _merge(base: str, config: ForkLeftConfig, hub_id: str | None) -> list[str]:
+    """How to make a whole model of adapters."""
+    whole = f"{Path(hub_id).name if hub_id else config.output_dir}-whole"
+    return [
+        f"The weights here are adapters of `{base}`, which is loaded with them. To make a whole model of both:",
+        "",
+        "```bash",
+        shlex.join(["forkleft", "merge", "--model", hub_id or config.output_dir, "--output", whole]),
+        "```",
+        "",
+    ]
+
+
+def _quoted(text: str) -> str:
+    """A text as Python reads it, in double quotes."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _warnings(state: TrainerState) -> list[str]:
+    """What the run warned of."""
+    lines = [f"- Update {row['step']}: {row['text']}." for row in state.log_history if "warning" in row]
+    return ["The run warned:", "", *lines, ""] if lines else []
+
+
+def _public_name(source: str) -> str | None:
+    """`owner/name` of the hub, without its revision; None for a folder."""
+    name = source.partition("@")[0]
+    return name if name.count("/") == 1 and not Path(source).expanduser().exists() and name[0] not in "./~" else None

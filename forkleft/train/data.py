@@ -1,0 +1,184 @@
+"""Training data: from the rows of a data set to examples with messages, answer and reference.
+
+A row has a `question` (or `messages`, for system prompts and longer conversations) and an `answer`; it may have a
+`solution` and an `id`. Real sets have gaps: a blank solution is none, and a row with a blank answer is left out.
+"""
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forkleft.errors import ForkLeftError
+from forkleft.files import read_jsonl
+from forkleft.objective.routes import Route
+from forkleft.prompts import Message
+from forkleft.verify import LETTERS, Kind, verify_batch
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A question to learn from. `reference` is the solution as the student should write it."""
+
+    id: str
+    messages: tuple[Message, ...]
+    answer: str
+    reference: str | None
+
+
+def read_examples(
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    prompt_template: str,
+    reference_template: str,
+    verifier: Kind,
+    letters: str = LETTERS,
+) -> list[Example]:
+    """The examples of a data set, in its order.
+
+    A row without an id is named by a digest of its messages and answer. A solution in which the verifier does not find
+    the answer is put into `reference_template`, so that the reference does not unteach the form the verifier needs.
+    A blank solution is none. Rows with a blank answer, which nothing could verify, are left out with one warning.
+
+    Raises ForkLeftError for a data set that is empty or has no answers, missing columns or values of the wrong kind,
+    and for one id with two different questions or answers.
+    """
+    numbered = dict(enumerate(rows))
+    if not numbered:
+        raise ForkLeftError("the data set is empty; expected rows with question (or messages) and answer")
+    blank = [number for number, row in numbered.items() if "answer" in row and _is_blank(row["answer"])]
+    if len(blank) == len(numbered):
+        raise ForkLeftError(f"expected answers, found none in {len(blank)} row(s); name the column that has them")
+    if blank:
+        _LOG.warning(
+            "left out %d of %d rows: their answer is blank; the first: row %d", len(blank), len(numbered), blank[0]
+        )
+    for number in blank:
+        del numbered[number]
+    examples = [_example(number, row, prompt_template) for number, row in numbered.items()]
+    named: dict[str, Example] = {}
+    for example in examples:
+        known = named.setdefault(example.id, example)
+        if (known.messages, known.answer) != (example.messages, example.answer):
+            what = "answers" if known.messages == example.messages else "questions"
+            raise ForkLeftError(
+                f"id {example.id!r} has two {what}, {known.answer!r} and {example.answer!r} to be answered; "
+                "an id must name one question"
+            )
+    solved = [example for example in examples if example.reference is not None]
+    right = verify_batch([one.reference for one in solved], [one.answer for one in solved], verifier, letters=letters)
+    unmarked = {id(one) for one, good in zip(solved, right, strict=True) if not good}
+    return [_marked(one, reference_template) if id(one) in unmarked else one for one in examples]
+
+
+def read_ids(path: str | Path, route: str | None = None) -> list[str]:
+    """The ids of questions in a file: a JSON list, one id a line, or the `routes.jsonl` that a run leaves.
+
+    route: which ids of a `routes.jsonl`, namely those that were on this route when the run first visited them.
+    Raises ForkLeftError if there is no such file, it has no ids, or a route is missing or has no meaning.
+    """
+    path = Path(path)
+    visited = path.name.endswith(".jsonl")
+    if visited != (route is not None):
+        expected = "expected train_route, one of " + ", ".join(Route) if visited else "a train_route has no meaning"
+        raise ForkLeftError(f"{path}: {expected}; it says which ids to take from the routes.jsonl of a run")
+    if visited:
+        if route not in list(Route):
+            raise ForkLeftError(f"train_route must be one of {', '.join(Route)}, found {route!r}")
+        first: dict[str, str] = {}
+        for where, row in read_jsonl(path):
+            if not {"ids", "routes"} <= row.keys() or len(row["ids"]) != len(row["routes"]):
+                raise ForkLeftError(f"{where}: expected ids and routes, equally many, found {row!s:.60}")
+            for name, found in zip(row["ids"], row["routes"], strict=True):
+                first.setdefault(name, found)
+        names = [name for name, found in first.items() if found == route]
+    else:
+        names = _listed_ids(path)
+    if not names:
+        raise ForkLeftError(f"{path}: expected ids of questions, found none" + (f" on route {route}" if route else ""))
+    return names
+
+
+def _listed_ids(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+        listed = json.loads(text) if text.startswith("[") else text.splitlines()
+    except (OSError, ValueError) as error:
+        raise ForkLeftError(f"{path}: expected a JSON list of ids or one id a line, cannot read it: {error}") from error
+    return [str(name).strip() for name in listed if str(name).strip()]
+
+
+def rows_named(
+    rows: Iterable[Mapping[str, Any]], names: Iterable[str], prompt_template: str, *, source: str
+) -> list[Mapping[str, Any]]:
+    """The rows of the questions with these ids, in the data's order.
+
+    source: where the ids come from, for the message. Raises ForkLeftError, naming them, if ids are not in the data.
+    """
+    wanted, found, kept = dict.fromkeys(names), set(), []
+    for number, row in enumerate(rows):
+        if "answer" in row and _is_blank(row["answer"]):
+            continue
+        name = _example(number, row, prompt_template).id
+        if name in wanted:
+            found.add(name)
+            kept.append(row)
+    if missing := [name for name in wanted if name not in found]:
+        named = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise ForkLeftError(
+            f"{source}: {len(missing)} of {len(wanted)} ids are not in the data: {named}; take the data that they are "
+            "of, with all its questions (train_questions)"
+        )
+    return kept
+
+
+def fill(template: str, values: Mapping[str, str]) -> str:
+    """`{name}` replaced by its value, once. Not `str.format`: templates and values are full of LaTeX braces."""
+    names = "|".join(map(re.escape, values))
+    return re.sub(rf"\{{({names})\}}", lambda found: values[found[1]], template)
+
+
+def _example(number: int, row: Mapping[str, Any], prompt_template: str) -> Example:
+    if "answer" not in row or not {"question", "messages"} & row.keys():
+        raise ForkLeftError(
+            f"the data set needs the columns answer and question (or messages), found {', '.join(sorted(row))}; "
+            "rename its columns"
+        )
+    if row.get("messages") is not None:
+        messages = tuple(dict(message) for message in row["messages"])
+        if not messages or not all({"role", "content"} <= set(one) for one in messages):
+            raise ForkLeftError(f"row {number}: expected messages with role and content, found {row['messages']!r:.80}")
+        if _is_blank(messages[-1]["content"]):
+            raise ForkLeftError(f"row {number}: expected a question in the last message, found it empty")
+    else:
+        messages = ({"role": "user", "content": fill(prompt_template, {"question": _text(number, row, "question")})},)
+    answer = _text(number, row, "answer")
+    solution = None if _is_blank(row.get("solution")) else _text(number, row, "solution")
+    name = str(row["id"]) if row.get("id") is not None else _digest(messages, answer)
+    return Example(name, messages, answer, solution)
+
+
+def _is_blank(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def _text(number: int, row: Mapping[str, Any], column: str) -> str:
+    value = row.get(column)
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or _is_blank(value):
+        raise ForkLeftError(f"row {number}: expected text in {column}, found {value!r:.80}")
+    return str(value)
+
+
+def _marked(example: Example, template: str) -> Example:
+    reference = fill(template, {"solution": example.reference, "answer": example.answer})
+    return Example(example.id, example.messages, example.answer, reference)
+
+
+def _digest(messages: Sequence[Message], answer: str) -> str:
+    return hashlib.sha256(json.dumps([list(messages), answer], sort_keys=True).encode()).hexdigest()[:16]

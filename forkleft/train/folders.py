@@ -1,0 +1,136 @@
+"""The output folder of a run: no two runs write to it at a time, and none over the files of another."""
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+
+from forkleft.errors import ForkLeftError
+from forkleft.files import check_writable, told_of
+from forkleft.train.checkpoints import steps
+
+# What decides a run (`resumption.py`), beside its files and in every checkpoint.
+RUN_FILE = "forkleft.json"
+LOCK_FILE = ".lock"
+# What a run leaves when it has ended, and on its way there.
+_ENDED = ("*.safetensors", "*.safetensors.index.json", "config.json", "README.md", "curves.png")
+_UNDER_WAY = ("metrics.jsonl", "routes.jsonl", "traces.jsonl", "recipe.yaml", RUN_FILE)
+_OPTION = "--output_dir"
+_OTHER_FOLDER = f"name another folder ({_OPTION})"
+
+
+class RunFolder:
+    """The folder that a run writes to, which is made when it is first held."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._is_held = False
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other runs out as long as the block runs; within another such block of the same object, nothing more.
+
+        Of several processes the main one holds the folder, and the others are told. The lock is the system's, which
+        frees it when a process ends, however that comes about. Raises ForkLeftError, in all processes, if another run
+        holds the folder, or it cannot be written to.
+        """
+        if self._is_held:
+            yield
+            return
+        with ExitStack() as stack:
+            in_main_process(lambda: stack.enter_context(_locked(self.path)))
+            self._is_held = True
+            try:
+                yield
+            finally:
+                self._is_held = False
+
+    def check_usable(self) -> None:
+        """Raise ForkLeftError if `held` would, and leave everything as it is."""
+        check_writable(self.path, _OPTION)
+        if not self._is_held and (self.path / LOCK_FILE).exists():
+            with _locked(self.path):
+                pass
+
+    def check_new(self, run: Mapping[str, Any], *, own: Collection[str] = ()) -> None:
+        """Raise ForkLeftError if a run that starts here would write over the files of another.
+
+        run: what decides the run that starts, as far as it is known yet. If it is the one that was broken off here
+        before its first checkpoint, it may begin again: what there is of it comes once more. own: names of files that
+        this run has written itself.
+        """
+        if steps(self.path):
+            raise ForkLeftError(
+                f"{self.path} holds checkpoints of an earlier run; resume it (--resume_from_checkpoint true), or "
+                f"{_OTHER_FOLDER}"
+            )
+        ended, under_way = (self._names(patterns, own) for patterns in (_ENDED, _UNDER_WAY))
+        noted = read_run(self.path)
+        same = noted is not None and all(noted.get(name) == value for name, value in run.items())
+        if ended or (under_way and not same):
+            raise ForkLeftError(
+                f"{self.path} holds files of an earlier run ({', '.join(ended + under_way)}), which a new one would "
+                f"overwrite, and no checkpoint to resume; {_OTHER_FOLDER}, or move them away"
+            )
+
+    def _names(self, patterns: Collection[str], own: Collection[str]) -> list[str]:
+        return sorted({path.name for one in patterns for path in self.path.glob(one)} - set(own))
+
+
+def read_run(folder: Path) -> dict[str, Any] | None:
+    """What decides the run of a folder or checkpoint, as it was noted there; None if nothing was."""
+    try:
+        return json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ForkLeftError(f"{folder / RUN_FILE} cannot be read ({error}); {_OTHER_FOLDER}") from error
+
+
+def write_run(folder: Path, run: Mapping[str, Any]) -> None:
+    """Note what decides a run."""
+    (folder / RUN_FILE).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
+
+
+def in_main_process(find: Callable[[], Any]) -> Any:
+    """What a function finds that is called in the main process alone; a ForkLeftError of it is raised in all."""
+    if PartialState().num_processes == 1:
+        return find()
+    told: list[Any] = [None, None]
+    if PartialState().is_main_process:
+        try:
+            told = [find(), None]
+        except ForkLeftError as error:
+            told = [None, str(error)]
+    found, mistake = broadcast_object_list(told)
+    if mistake is not None:
+        raise ForkLeftError(mistake)
+    return found
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    check_writable(folder, _OPTION)
+    with ExitStack() as stack:
+        with told_of(folder, _OPTION):
+            folder.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context((folder / LOCK_FILE).open("a+", encoding="utf-8"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                who = file.read().strip()
+                raise ForkLeftError(
+                    f"another run is writing to {folder}{who and f' ({who})'}; wait for it to end, or {_OTHER_FOLDER}"
+                ) from None
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+        yield

@@ -1,0 +1,161 @@
+"""What can be told of a run before its models are loaded: whether it can begin, and what it would do.
+
+To load a teacher of 30 billion weights takes minutes, which a mistake that shows only then would cost.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import torch
+from huggingface_hub import get_token
+from transformers import PreTrainedModel, Trainer
+from transformers.optimization import get_scheduler
+
+from forkleft.errors import ForkLeftError
+from forkleft.files import check_writable
+from forkleft.students import Student
+from forkleft.teacher import Teacher
+from forkleft.train.batches import Batches
+from forkleft.train.config import ForkLeftConfig, check_steps
+from forkleft.train.data import Example
+from forkleft.train.folders import RunFolder
+from forkleft.train.recipes import Recipe
+from forkleft.train.resume import check_resumable, decisive_data, decisive_options, find_checkpoint
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that was found fit to begin. student, teacher: without weights; examples, held_out: its questions."""
+
+    student: Student
+    teacher: Teacher
+    examples: list[Example]
+    held_out: list[Example] | None
+
+
+def check_options(recipe: Recipe, config: ForkLeftConfig) -> None:
+    """Raise ForkLeftError for options that do not go together, or that Transformers would refuse later."""
+    evaluated = [name for name in ("eval_at", "eval_on_start") if getattr(config, name)]
+    evaluated += ["eval_strategy"] if config.eval_strategy != "no" else []
+    if evaluated and recipe.eval_data is None:
+        raise ForkLeftError(
+            f"{evaluated[0]} asks for evaluations, and there is no eval_data; name it, or leave that out"
+        )
+    if config.push_to_hub and not (config.hub_token or get_token()):
+        raise ForkLeftError("push_to_hub needs a token of the hub; log in (hf auth login), or leave it out")
+    weight = torch.nn.Parameter(torch.zeros(1))
+    try:
+        # Which packages and arguments it needs is found out when it is made.
+        Trainer.get_optimizer_cls_and_kwargs(config, torch.nn.Linear(1, 1))
+    except (ValueError, ImportError, TypeError) as error:
+        raise ForkLeftError(
+            f"the optimiser {config.optim.value} cannot be made: {error}; choose another optim"
+        ) from error
+    updates = max(1, config.max_steps)
+    try:
+        get_scheduler(
+            config.lr_scheduler_type,
+            torch.optim.SGD([weight], lr=config.learning_rate),
+            num_warmup_steps=config.get_warmup_steps(updates),
+            num_training_steps=updates,
+            scheduler_specific_kwargs=config.lr_scheduler_kwargs,
+        )
+    except (ValueError, TypeError) as error:
+        raise ForkLeftError(
+            f"the schedule {config.lr_scheduler_type.value} cannot be made of lr_scheduler_kwargs "
+            f"{config.lr_scheduler_kwargs}: {error}"
+        ) from error
+
+
+def check_folder(
+    config: ForkLeftConfig, folder: RunFolder, found: Prepared | None = None
+) -> tuple[Path | None, str | None]:
+    """The checkpoint that is to be resumed, if any, and what its other length means (`check_resumable`).
+
+    folder: the output folder; found: models and data, once they are known. Raises ForkLeftError if the folder cannot be
+    written to, holds the files of another run, or nothing to resume, as far as can be told without weights.
+    """
+    folder.check_usable()
+    check_writable(config.answer_file.parent, "--answer_cache")
+    run = decisive_options(config)
+    if found is not None:
+        run |= decisive_data(found.student, found.examples)
+    if not config.resume_from_checkpoint:
+        folder.check_new(run)
+        return None, None
+    checkpoint = find_checkpoint(folder.path, config.resume_from_checkpoint, digests=False)
+    return checkpoint, check_resumable(checkpoint, run, in_part=True)
+
+
+def check_updates(config: ForkLeftConfig, questions: int) -> int:
+    """How many updates a run makes. Raises ForkLeftError if it makes none, or not all that its lists name."""
+    accumulated = config.gradient_accumulation_steps
+    batches = Batches(
+        questions,
+        config.train_batch_size,
+        process=config.process_index,
+        processes=config.world_size,
+        seed=config.data_seed,
+        drop_last=config.dataloader_drop_last,
+        accumulated=accumulated,
+    )
+    batches.check()
+    updates = config.max_steps
+    if updates == -1:
+        updates = math.ceil(config.num_train_epochs * math.ceil(len(batches) / accumulated))
+    for name in ("save_at", "eval_at"):
+        check_steps(name, getattr(config, name), updates)
+    return updates
+
+
+def plan_of(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder, found: Prepared) -> Iterator[tuple[str, str]]:
+    """What a run would do, in rows of a name and a text."""
+    checkpoint, other_course = check_folder(config, folder, found)
+    family, updates = found.student.family, check_updates(config, len(found.examples))
+    together = config.train_batch_size * config.gradient_accumulation_steps * config.world_size
+    trained = "all weights" if recipe.lora_rank is None else f"adapters of rank {recipe.lora_rank}"
+    yield "student", f"{recipe.student}, {_size(found.student.model)}, {trained} trained in float32"
+    yield "", f"{family.attention} attention, blocks of {family.block_size}, anchor {family.anchor}, {family.head} head"
+    yield "teacher", f"{recipe.teacher}, {_size(found.teacher.model)} in {recipe.teacher_dtype}"
+    if recipe.answers_url is not None:
+        yield "", f"its answers from {recipe.answers_url}"
+    solved = sum(example.reference is not None for example in found.examples)
+    yield "questions", f"{len(found.examples)} of {recipe.train_data}, {solved} with a reference solution"
+    if found.held_out is not None:
+        yield "", f"{len(found.held_out)} of {recipe.eval_data} for evaluation"
+    passes = updates * together / len(found.examples)
+    yield "updates", f"{updates} of {together} questions, {passes:.3g} times through the data"
+    devices = [
+        f"{_counted(config.world_size, 'process', 'processes')} on {config.device.type}",
+        f"{_counted(config.train_batch_size, 'question')} at a time",
+        _counted(config.gradient_accumulation_steps, "accumulation step"),
+        *(["bf16 autocast"] if config.bf16 else []),
+    ]
+    yield "devices", ", ".join(devices)
+    yield "output", str(folder.path.absolute())
+    yield "", f"checkpoints {_when(config.save_strategy, config.save_steps, config.save_at)}"
+    if found.held_out is not None:
+        yield "", f"evaluations {_when(config.eval_strategy, config.eval_steps, config.eval_at)}"
+    if checkpoint is not None:
+        yield "", f"goes on from {checkpoint.name}"
+    if other_course is not None:
+        yield "", f"on another schedule than before: {other_course} (docs/training.md)"
+
+
+def _counted(number: int, name: str, several: str | None = None) -> str:
+    return f"{number} {name if number == 1 else several or f'{name}s'}"
+
+
+def _when(strategy: Enum, steps: float | None, at: list[int] | None) -> str:
+    """After which updates something is done. Below 1, `steps` are a share of all."""
+    every = f"every {steps or 0:g} {'updates' if (steps or 0) >= 1 else 'of all updates'}"
+    told = {"steps": [every], "epoch": ["after every epoch"], "best": ["at the best"]}.get(strategy.value, [])
+    listed = [f"after {', '.join(map(str, at))}"] if at else []
+    return " and ".join([*told, *listed]) or "none"
+
+
+def _size(model: PreTrainedModel) -> str:
+    return f"{sum(parameter.numel() for parameter in model.parameters()):,} weights"

@@ -1,0 +1,96 @@
+"""The progress of a training run, for people."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from forkleft.progress import Meter
+
+
+class ProgressLine(TrainerCallback):
+    """The progress of a training run instead of a page of dictionaries; every evaluation on a line of its own."""
+
+    def __init__(self, console: Console, *, bar: bool = True) -> None:
+        self.console, self._bar = console, bar
+        self._meter: Meter | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
+        """Begin."""
+        self._meter = Meter(
+            self.console,
+            "update",
+            state.max_steps,
+            done=state.global_step,
+            shown=state.is_world_process_zero,
+            bar=self._bar,
+            at_ends=True,
+        )
+        self._meter.start()
+
+    def phase(self, name: str) -> None:
+        """Say which phase of an update begins; nothing, if it is empty."""
+        if self._meter is not None:
+            self._meter.phase(name)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+        """Count the update."""
+        if self._meter is not None:
+            self._meter.move(state.global_step)
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **others: Any,
+    ) -> None:
+        """Tell how often the student was right on held-out questions."""
+        if self._meter is not None:
+            self._meter.interrupt()
+        if not state.is_world_process_zero or metrics is None:
+            return
+        for name in (name for name in metrics if name.endswith("_accuracy")):
+            counted = metrics[f"{name.removesuffix('accuracy')}count"]
+            told = name.removesuffix("_accuracy").replace("_", " ")
+            self._print(f"update {state.global_step}  {told}: {metrics[name]:.1%} of {counted} right")
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **others: Any,
+    ) -> None:
+        """Tell the newest numbers."""
+        if self._meter is None or logs is None or "loss" not in logs:
+            return
+        self._meter.tell(
+            f"loss {logs['loss']:.3f}  student right {logs['student_accuracy']:.0%}, "
+            f"{logs['taught']} of {logs['questions']} taught by the teacher"
+        )
+
+    def warn(self, text: str) -> None:
+        """Tell something that a person should look at."""
+        # A log has it on one line; a terminal breaks lines between words.
+        self.console.print(Text(text, style="yellow"), soft_wrap=not self.console.is_terminal)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
+        """Leave the line as it stands."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Leave the terminal to others, also after an error."""
+        if self._meter is not None:
+            self._meter.stop()
+            self._meter = None
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, highlight=False, soft_wrap=True)

@@ -1,0 +1,327 @@
+"""Recipes: a training run as a YAML file.
+
+    forkleft train --config recipes/lab.yaml --learning_rate 1e-4 --output_dir runs/other
+
+A recipe names models and data (the fields of `Recipe`) and how to train (those of `ForkLeftConfig`, and with it of
+`transformers.TrainingArguments`), all on one level. An option on the command line wins over the file. An empty value
+is none: the option keeps its default.
+"""
+
+import copy
+import difflib
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import TrainingArguments
+
+from forkleft.errors import ForkLeftError
+from forkleft.prompts import read_template
+from forkleft.train.config import ForkLeftConfig
+
+# The environment variable with the key of the server that gives answers. An option would end up in files and histories.
+API_KEY = "FORKLEFT_ANSWERS_API_KEY"
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Which models learn from which data."""
+
+    student: str = _option(None, "The student: a folder, a repository of the hub, or lab:NAME.")
+    family: str | None = _option(None, "The student's family, where its checkpoint does not tell (docs/models.md).")
+    block_size: int | None = _option(None, "Tokens a block, where the family's usual size is not wanted.")
+    mask_token: str | None = _option(None, "The student's mask token, or its id, where its checkpoint does not tell.")
+    chat_template: str | None = _option(
+        None, "The student's chat template, where its tokenizer has none or another is wanted: a Jinja file, or Jinja."
+    )
+    trust_remote_code: bool = _option(False, "Run code that comes with a checkpoint, where nothing else reads it.")
+
+    teacher: str = _option(None, "The teacher: a folder, a repository of the hub, or lab:NAME.")
+    teacher_gguf_file: str | None = _option(None, "The GGUF file of the teacher in its folder or repository.")
+    teacher_dtype: str = _option("bfloat16", "Precision of the teacher's weights: float32, bfloat16 or float16.")
+    teacher_device_map: str | None = _option(None, "Where the teacher goes if not on one device: auto, for instance.")
+    teacher_batch_size: int = _option(32, "Sequences in one forward of the teacher.")
+    answers_url: str | None = _option(
+        None,
+        "An OpenAI-compatible server that gives the teacher's answers, e.g. http://localhost:8000/v1. If it wants a "
+        f"key: that is taken from the environment, {API_KEY}.",
+    )
+    answers_model: str | None = _option(None, "The name of the teacher on that server; default: as teacher says.")
+    answers_timeout: float = _option(600.0, "Seconds after which a request to that server is given up.")
+    answers_attempts: int = _option(5, "How often a request is tried, with growing pauses in between.")
+    answers_concurrency: int = _option(32, "Requests under way at a time.")
+
+    train_data: str = _option(
+        None, "Training questions: a JSON Lines file (.jsonl, .jsonl.gz), a data set of the hub, or lab:train."
+    )
+    train_subset: str | None = _option(None, "The subset of a data set of the hub.")
+    train_split: str = _option("train", "The split of a data set of the hub.")
+    train_questions: int | None = _option(None, "Take so many questions from the start of the data; default: all.")
+    train_ids: str | None = _option(
+        None, "Take only the questions with the ids in this file: a JSON list, one id a line, or a run's routes.jsonl."
+    )
+    train_route: str | None = _option(
+        None, "With a routes.jsonl: the ids that were on this route at their first visit, e.g. LEFTOPD."
+    )
+    eval_data: str | None = _option(None, "Questions for evaluation during training, as train_data; lab:chain-4, …")
+    eval_subset: str | None = _option(None, "As train_subset.")
+    eval_split: str = _option("test", "As train_split.")
+    eval_questions: int | None = _option(None, "As train_questions.")
+    columns: dict[str, str] | None = field(
+        default=None, metadata={"help": "Names of train_data's columns where they differ, e.g. {question: problem}."}
+    )
+    eval_columns: dict[str, str] | None = field(default=None, metadata={"help": "The same for eval_data."})
+
+    lora_rank: int | None = _option(None, "Train LoRA adapters of this rank instead of all weights.")
+    lora_alpha: int = _option(32, "Their scale.")
+    lora_dropout: float = _option(0.0, "Their dropout.")
+    lora_targets: list[str] | str = field(default="all-linear", metadata={"help": "The modules that get one."})
+    merge_adapters: bool = _option(False, "Save the final model with the adapters merged into its weights.")
+
+    def __post_init__(self) -> None:
+        """Check what bounds the requests to a server."""
+        for name in ("answers_attempts", "answers_concurrency"):
+            if getattr(self, name) < 1:
+                raise ForkLeftError(f"{name} must be at least 1, found {getattr(self, name)}")
+        if not self.answers_timeout > 0:
+            raise ForkLeftError(f"answers_timeout must be more than 0 seconds, found {self.answers_timeout}")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people write it today: `no` and `on` are words, `1e-6` is a number."""
+
+    yaml_implicit_resolvers: typing.ClassVar = {
+        first: [(tag, pattern) for tag, pattern in rules if not tag.endswith((":bool", ":float"))]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(true|false)$", re.IGNORECASE), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?$|[-+]?\.inf$|\.nan$", re.IGNORECASE),
+    list("-+.0123456789"),
+)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what the loader reads: text that it would take for something else stands in quotes."""
+
+    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+
+def _shown(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    """Text of several lines, such as a chat template, stays readable."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _shown)
+
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "names with values",
+}
+_NEEDED = ("student", "teacher", "train_data", "output_dir")
+_NOT_KEPT = ("resume_from_checkpoint", "hub_token")
+# The group that begins at an option, in the order of `options()`.
+_GROUPS = {
+    "student": "The student",
+    "teacher": "The teacher",
+    "train_data": "Data",
+    "lora_rank": "Adapters",
+    "rollout_order": "How the student writes",
+    "teacher_max_new_tokens": "The teacher's answers",
+    "verifier": "Supervision",
+    "prompt_template": "Prompts and references",
+    "questions_per_update": "Updates",
+    "save_at": "Records",
+    "output_dir": "Output and length (from here on, options of Transformers)",
+    "learning_rate": "Learning rate",
+    "optim": "Optimiser",
+    "gradient_accumulation_steps": "Gradients",
+    "bf16": "Precision",
+    "gradient_checkpointing": "Memory and speed",
+    "logging_strategy": "Logs and trackers",
+    "eval_strategy": "Evaluation during training",
+    "save_only_model": "Checkpoints",
+    "push_to_hub": "The hub",
+    "load_best_model_at_end": "The best model",
+    "ignore_data_skip": "Repeatability",
+    "use_cpu": "Devices",
+    "dataloader_drop_last": "Order and loading of data",
+    "ddp_find_unused_parameters": "Several processes",
+    "debug": "Others",
+}
+_ELSEWHERE = {"resume_from_checkpoint": "Checkpoints"}
+
+
+def options() -> dict[str, Field]:
+    """All options of a recipe by name: models and data first, then the method, then Transformers'."""
+    theirs = {one.name for one in fields(TrainingArguments)}
+    method_first = sorted(fields(ForkLeftConfig), key=lambda one: one.name in theirs)
+    return {one.name: one for one in [*fields(Recipe), *method_first] if one.init}
+
+
+def grouped_options() -> dict[str, dict[str, Field]]:
+    """The same in groups, by their titles."""
+    groups: dict[str, dict[str, Field]] = {}
+    title = ""
+    for name, option in options().items():
+        title = _GROUPS.get(name, title)
+        groups.setdefault(_ELSEWHERE.get(name, title), {})[name] = option
+    return groups
+
+
+def read_options(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What a recipe's file says, and words of a command line such as `--learning_rate 1e-4` or `--bf16`.
+
+    A chat template that is a file is read, so that what is kept of the recipe repeats the run wherever it lies. The
+    name of the file is relative to the recipe's folder, else to the working folder; in words, to the latter alone.
+
+    Raises ForkLeftError for a file that is no recipe, an unknown option (naming the nearest known one), a value of the
+    wrong kind, and for what is missing.
+    """
+    words = option_words(overrides)
+    values = checked_options(read_yaml(path, "recipe") | words, str(path))
+    if "chat_template" in values:
+        folders = (Path(),) if "chat_template" in words else (path.parent, Path())
+        values["chat_template"] = read_template(values["chat_template"], *folders)
+    if missing := [name for name in _NEEDED if name not in values]:
+        raise ForkLeftError(f"{path}: expected values for {', '.join(_NEEDED)}, {', '.join(missing)} missing; add them")
+    return values
+
+
+def checked_options(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Options by name with each value of the kind that is wanted; those without a value are left out.
+
+    where: what they stand in, for the message. Raises ForkLeftError as `read_options`.
+    """
+    known, hints = options(), typing.get_type_hints(ForkLeftConfig) | typing.get_type_hints(Recipe)
+    for name in values:
+        if name == "answers_api_key":
+            raise ForkLeftError(f"{name} is no option, so that it is kept in no file; set {API_KEY} in the environment")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "forkleft train --options lists all"
+            raise ForkLeftError(f"{where}: there is no option {name!r}; {hint}")
+    # Transformers declares text alone: a checkpoint's folder, where true is the newest one here and false is none; and
+    # an old notation of FSDP, where true and false are the new one.
+    hints |= {"resume_from_checkpoint": bool | str, "fsdp": bool | str}
+    values = {name: _typed(name, value, hints[name]) for name, value in values.items() if value is not None}
+    if values.get("resume_from_checkpoint") is False:
+        del values["resume_from_checkpoint"]
+    return values
+
+
+def recipe_of(said: Mapping[str, Any]) -> tuple[Recipe, ForkLeftConfig]:
+    """The two halves of a recipe. Raises ForkLeftError for a value that an option does not know."""
+    own = {one.name for one in fields(Recipe)}
+    # Transformers adds its defaults to dictionaries that it is given.
+    said = copy.deepcopy(dict(said))
+    recipe = Recipe(**{name: value for name, value in said.items() if name in own})
+    try:
+        return recipe, ForkLeftConfig(**{name: value for name, value in said.items() if name not in own})
+    except (ValueError, ImportError) as error:
+        raise ForkLeftError(str(error)) from error
+
+
+def recipe_page(said: Mapping[str, Any]) -> str:
+    """A recipe's file that says the same, without what is default, secret, or of one start of the run alone."""
+    kept = {name: value for name, value in not_default(said).items() if name not in _NOT_KEPT}
+    return yaml.dump(kept, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def not_default(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that differ from their defaults."""
+    known = options()
+    return {name: value for name, value in said.items() if value != default_of(known[name])}
+
+
+def default_of(option: Field) -> Any:
+    """What an option is if nothing is said."""
+    return option.default_factory() if option.default_factory is not MISSING else option.default
+
+
+def read_yaml(path: Path, kind: str) -> dict[str, Any]:
+    """The names and values of a YAML file. kind: what it is, for the message. Raises ForkLeftError if it has none."""
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except FileNotFoundError:
+        raise ForkLeftError(f"there is no {kind} {path}; the folder recipes/ of the repository has some") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ForkLeftError(f"{path} is no YAML file: {error}") from error
+    if not isinstance(values, Mapping):
+        raise ForkLeftError(f"{path}: expected names with values, as in `learning_rate: 1e-6`, found {values!r:.60}")
+    return {str(name): value for name, value in values.items()}
+
+
+def option_words(words: Sequence[str]) -> dict[str, Any]:
+    """`--name value`, `--name=value`, and `--name` alone for true. Values are read as in the file."""
+    values: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--"):
+            raise ForkLeftError(f"expected an option such as --learning_rate, found {word!r}")
+        name, given, value = word[2:].partition("=")
+        if not given:
+            value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
+        try:
+            values[name.replace("-", "_")] = yaml.load(value, _Loader)
+        except yaml.YAMLError as error:
+            raise ForkLeftError(f"--{name}: {value!r} is no YAML value; put it in quotes") from error
+    return values
+
+
+def _typed(name: str, value: Any, hint: Any) -> Any:
+    """A value as its option wants it: a number may stand in quotes, and text may look like a number.
+
+    Raises ForkLeftError if it is of none of the option's kinds.
+    """
+    if hint is Any:
+        return value
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = {_kind(one): typing.get_args(one) for one in (typing.get_args(hint) if union else (hint,))}
+    if isinstance(value, list) and list in kinds:
+        (inner,) = kinds[list] or (Any,)
+        return [_typed(name, one, inner) for one in value]
+    if isinstance(value, dict) and dict in kinds:
+        _, inner = kinds[dict] or (Any, Any)
+        return {key: _typed(name, one, inner) for key, one in value.items()}
+    if type(value) in kinds:
+        return value
+    number = isinstance(value, int | float | str) and not isinstance(value, bool)
+    for kind in (int, float):
+        if kind in kinds and number:
+            try:
+                if kind is float or float(value) == int(float(value)):
+                    return kind(float(value))
+            except (ValueError, OverflowError):
+                continue
+    # Where a list or names with values may stand as well, text is a name or a file, and nothing else is meant by it.
+    if str in kinds and not {list, dict} & kinds.keys() and not isinstance(value, list | dict | None):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    wanted = " or ".join(words for kind, words in _WORDS.items() if kind in kinds)
+    raise ForkLeftError(f"{name}: expected {wanted or 'nothing, as no recipe can hold it'}, found {value!r:.60}")
+
+
+def _kind(hint: Any) -> Any:
+    """What a value of a hint is in YAML."""
+    if typing.get_origin(hint) is typing.Literal:
+        return type(typing.get_args(hint)[0])
+    kind = typing.get_origin(hint) or hint
+    # The choices of Transformers are enumerations of strings.
+    return str if issubclass(kind, str) else kind

@@ -1,0 +1,183 @@
+"""Whether a checkpoint may be resumed: it must belong to the same run, and hold all that the run needs to go on."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainingArguments
+
+from forkleft.digests import fingerprint
+from forkleft.errors import ForkLeftError
+from forkleft.students.student import Student
+from forkleft.train import checkpoints
+from forkleft.train.config import ForkLeftConfig
+from forkleft.train.data import Example
+from forkleft.train.folders import read_run
+
+# What decides what is learned, beside the options of the method: a run is not resumed with other values.
+_DECISIVE = (
+    "seed",
+    "data_seed",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "dataloader_drop_last",
+    "train_sampling_strategy",
+    "learning_rate",
+    "lr_scheduler_type",
+    "lr_scheduler_kwargs",
+    "warmup_steps",
+    "num_train_epochs",
+    "max_steps",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "optim",
+    "optim_args",
+    "bf16",
+)
+# Checkpoints that name none were written when `math` was the name of OPDLM's scorer, and choices were read otherwise.
+_FORMAT = 2
+# The batch size and the accumulation that follow from questions_per_update are compared instead of it.
+_INDIFFERENT = {"rollout_batch_size", "answer_cache", "trace_steps", "save_at", "eval_at", "questions_per_update"}
+
+# The entry of a run that says when it was made longer under a schedule that knows its end.
+LENGTHENED = "lengthened"
+# Schedules without an end.
+_WITHOUT_END = ("constant", "constant_with_warmup", "inverse_sqrt")
+
+
+def decisive_options(args: ForkLeftConfig) -> dict[str, Any]:
+    """What decides what a run learns and stands in its options."""
+    own = {field.name for field in fields(ForkLeftConfig)} - {field.name for field in fields(TrainingArguments)}
+    values = {name: getattr(args, name) for name in [*_DECISIVE, *sorted(own - _INDIFFERENT)]}
+    return _as_json(values | {"processes": args.world_size, "format": _FORMAT})
+
+
+def decisive_data(student: Student, examples: Sequence[Example]) -> dict[str, Any]:
+    """What decides it of the data and of the student, but for its weights."""
+    template = str(student.tokenizer.chat_template).encode()
+    questions = json.dumps([asdict(example) for example in examples], sort_keys=True).encode()
+    return _as_json(
+        {
+            "family": asdict(student.family),
+            "chat_template": hashlib.sha256(template).hexdigest(),
+            "stop_ids": student.vocabulary.stop_ids,
+            "questions": hashlib.sha256(questions).hexdigest(),
+        }
+    )
+
+
+def decisive(
+    args: ForkLeftConfig,
+    student: Student,
+    model: torch.nn.Module,
+    examples: Sequence[Example],
+    *,
+    teacher: str,
+    answerer: str,
+) -> dict[str, Any]:
+    """All that decides what a run learns, as it is kept in a checkpoint. teacher, answerer: their identities."""
+    adapters = getattr(model, "peft_config", {})
+    values = {"teacher": teacher, "answerer": answerer}
+    values["adapters"] = {name: vars(config) for name, config in adapters.items()}
+    if adapters:
+        # A checkpoint holds the adapters alone; all other weights come from the student that is given.
+        values["student"] = fingerprint(student.model)
+    return decisive_options(args) | decisive_data(student, examples) | _as_json(values)
+
+
+def find_checkpoint(output: Path, resume: str | bool, *, digests: bool = True) -> Path:
+    """The checkpoint of a run to go on from: the newest whole one (true), or a folder of that name.
+
+    digests: read it whole. Raises ForkLeftError if there is none, if it is damaged, or not of the run in `output`.
+    """
+    if resume is True or resume == "true":
+        return checkpoints.newest_whole(output, digests=digests)
+    folder = Path(resume)
+    checkpoints.check_whole(folder, digests=digests)
+    if folder.resolve().parent != output.resolve():
+        raise ForkLeftError(
+            f"{folder} is not of the run in {output}: a run goes on in its own folder, with its metrics and its other "
+            "checkpoints; set output_dir to that, or start a new run from these weights"
+        )
+    return folder
+
+
+def check_resumable(folder: Path, ours: Mapping[str, Any], *, in_part: bool = False) -> str | None:
+    """Raise ForkLeftError if a checkpoint belongs to another configuration, or has no optimiser state.
+
+    ours: what decides the run; in_part: as far as it is known yet, the rest is not compared.
+    The run may have been made longer since. Where its schedule then takes another course than that of a run which was
+    as long from the start, what is returned says so, for people to read; else None.
+    """
+    theirs = {name: value for name, value in _as_of_today(read_run(folder) or {}).items() if name != LENGTHENED}
+    if in_part:
+        theirs = {name: value for name, value in theirs.items() if name in ours}
+    differing = list(_differing(theirs, ours))
+    longer = [change for change in differing if _is_longer(theirs, ours, *change)]
+    if others := [change for change in differing if change not in longer]:
+        told = "; ".join(f"{name} was {was!r}, is {now!r}" for name, was, now in others)
+        hint = ""
+        if any(name == "max_steps" for name, _, _ in others):
+            hint = " (max_steps may grow, and not shrink)"
+        raise ForkLeftError(
+            f"{folder} belongs to another configuration: {told}{hint}; restore these, or start a new run"
+        )
+    if not list(folder.glob("optimizer*")):
+        raise ForkLeftError(
+            f"{folder} holds no optimiser state (it was saved with save_only_model), so that the run cannot go on as "
+            "it would have; start a new run from its weights"
+        )
+    if not longer or _knows_no_end(ours):
+        return None
+    return " and ".join(f"{name} was {was:g} before" for name, was, _ in longer)
+
+
+def _is_longer(theirs: Mapping[str, Any], ours: Mapping[str, Any], name: str, was: Any, now: Any) -> bool:
+    if name == "max_steps":
+        return was is not None and 0 < was < now
+    by_epochs = theirs.get("max_steps") == ours.get("max_steps") == -1
+    return name == "num_train_epochs" and by_epochs and was < now
+
+
+def _knows_no_end(run: Mapping[str, Any]) -> bool:
+    """Whether the learning rate of an update does not depend on how many there will be."""
+    # A warm-up below 1 is a share of all updates.
+    return run["lr_scheduler_type"] in _WITHOUT_END and not 0 < run["warmup_steps"] < 1
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as a file would give them back."""
+    return json.loads(json.dumps(values, default=_plain))
+
+
+def _as_of_today(run: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier checkpoint says of its run in the words of this format.
+
+    Such a run is resumed with the verifier that it began with, under the name that this has now.
+    """
+    if not run or run.get("format") == _FORMAT:
+        return run
+    names = {"math": "opdlm", "choice": "choice (by other rules)"}
+    return run | {"format": _FORMAT, "verifier": names.get(run["verifier"], run["verifier"])}
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no notation for. Sets are sorted: the order of strings in a set is another in every process."""
+    return sorted(value, key=str) if isinstance(value, set | frozenset) else str(value)
+
+
+def _differing(theirs: Mapping[str, Any], ours: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Name, old and new value of all that differs; of dictionaries in both, only the differing entries."""
+    for name in {**ours, **theirs}:
+        was, now = theirs.get(name), ours.get(name)
+        if isinstance(was, dict) and isinstance(now, dict):
+            yield from _differing(was, now, f"{within}{name}.")
+        elif was != now:
+            yield f"{within}{name}", was, now

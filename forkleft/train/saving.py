@@ -1,0 +1,327 @@
+"""A `transformers.Trainer` whose checkpoints are whole or absent, and whose runs resume where they were.
+
+What it adds to Transformers: checkpoints are staged and renamed (`checkpoints.py`), resuming takes the newest whole one
+of the same run (`resumption.py`), files of one row a step go on without holes or repeats, and the final model is
+written to the output folder itself.
+"""
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import CommitInfo, upload_folder
+from safetensors import SafetensorError
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_utils import HubStrategy
+from transformers.utils import PushInProgress
+
+from forkleft.errors import ForkLeftError
+from forkleft.train import checkpoints
+from forkleft.train.config import ForkLeftConfig, check_steps
+from forkleft.train.folders import LOCK_FILE, RUN_FILE, RunFolder, in_main_process, read_run, write_run
+from forkleft.train.metrics import StepFile
+from forkleft.train.resume import LENGTHENED, check_resumable, find_checkpoint
+
+_LOG = logging.getLogger(__name__)
+# What saving raises where the disk is full or a file cannot be written.
+_WRITE_ERRORS = (OSError, SafetensorError, RuntimeError)
+# What an upload of the model leaves out: the state to resume from, and questions and answers, which may not be ours to
+# publish.
+_NOT_THE_MODEL = (
+    *("_*", "checkpoint-*", "optimizer*", "scheduler*", "scaler*", "rng_state*", "pytorch_model_fsdp*"),
+    *("trainer_state.json", "traces.jsonl", "routes.jsonl", RUN_FILE, LOCK_FILE, checkpoints.MANIFEST),
+)
+
+
+class _AtSteps(TrainerCallback):
+    """Saves and evaluates after the updates that `save_at` and `eval_at` name."""
+
+    def on_train_begin(self, args: ForkLeftConfig, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+        # Where the epochs decide how many updates there are, they are known only now.
+        for name in ("save_at", "eval_at"):
+            check_steps(name, getattr(args, name), state.max_steps)
+
+    def on_step_end(self, args: ForkLeftConfig, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+        control.should_save |= state.global_step in (args.save_at or ())
+        control.should_evaluate |= state.global_step in (args.eval_at or ())
+
+
+class SavingTrainer(Trainer):
+    """The saving half of `ForkLeftTrainer`.
+
+    A subclass says what decides its run (`_decisive`), writes the final model (`_write_final`) and its card
+    (`create_model_card`), and writes a row of routes.jsonl in every step, of metrics.jsonl in every step that it logs,
+    rows of traces.jsonl in some.
+    """
+
+    _decisive: dict[str, Any]
+
+    def __init__(self, *arguments: Any, folder: RunFolder | None = None, **settings: Any) -> None:
+        """folder: the output folder, if the caller holds it already; the rest is Transformers'."""
+        super().__init__(*arguments, **settings)
+        self.folder = folder or RunFolder(self.args.output_dir)
+        if self.args.eval_at and self.eval_dataset is None:
+            raise ForkLeftError("eval_at names updates to evaluate after, and there is no data to evaluate on; add it")
+        self.add_callback(_AtSteps())
+        output = Path(self.args.output_dir)
+        self.metrics_file, self.traces_file = StepFile(output / "metrics.jsonl"), StepFile(output / "traces.jsonl")
+        self.routes_file = StepFile(output / "routes.jsonl")
+        self._saving_to: Path | None = None
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **settings: Any) -> Any:
+        """As in Transformers, but `True` resumes from the newest *whole* checkpoint; ends by saving the model.
+
+        Raises ForkLeftError if a checkpoint is damaged or belongs to another configuration, if the output folder holds
+        files of another run, or if another run is writing there.
+        """
+        with self.folder.held():
+            checkpoint, step = in_main_process(partial(self._begin, resume_from_checkpoint))
+            first_evaluation = self.args.eval_on_start
+            # The run was evaluated when it started; that it goes on is no other start.
+            self.args.eval_on_start = first_evaluation and step == 0
+            try:
+                result = super().train(checkpoint, **settings)
+            finally:
+                self.args.eval_on_start = first_evaluation
+            if self.args.push_to_hub:
+                self.push_to_hub(commit_message="Model save")
+            else:
+                self.save_model(_internal_call=True)
+                self.create_model_card()
+            return result
+
+    def _begin(self, resume: str | bool | None) -> tuple[str | None, int]:
+        """The checkpoint to go on from and its step, or None and 0 for a run that starts.
+
+        The folder is made ready: it says which run this is, and what lies behind the step is removed.
+        """
+        output = self.folder.path
+        if resume:
+            checkpoint, step = self._resumed(resume)
+        else:
+            own = [file.path.name for file in (self.metrics_file, self.routes_file, self.traces_file) if file.written]
+            self.folder.check_new(self._decisive, own=own)
+            checkpoint, step = None, 0
+        shutil.rmtree(output / checkpoints.STAGING, ignore_errors=True)
+        for later, folder in checkpoints.steps(output).items():
+            # Of the same run, and written again on the way; left there, they would win at the next resume.
+            if later > step:
+                shutil.rmtree(folder)
+        write_run(output, self._decisive)
+        self.metrics_file.begin(step)
+        self.routes_file.begin(step)
+        if self.args.trace_steps:
+            self.traces_file.begin(step)
+        return checkpoint, step
+
+    def _resumed(self, resume: str | bool) -> tuple[str, int]:
+        output = self.folder.path
+        checkpoint = find_checkpoint(output, resume)
+        other_course = check_resumable(checkpoint, self._decisive)
+        state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        step = state["global_step"]
+        lengthened = (read_run(checkpoint) or {}).get(LENGTHENED, [])
+        if other_course is not None:
+            lengthened.append(f"{other_course} update {step + 1}")
+            later = [path.name for number, path in checkpoints.steps(output).items() if number > step]
+            if later:
+                raise ForkLeftError(
+                    f"{output} holds {', '.join(later)} behind {checkpoint.name}, and with another length "
+                    f"({other_course}) this run will not write them again; resume from the newest, or move them away"
+                )
+            _LOG.warning(
+                "the learning rate (%s) depends on the length of the run, and %s: from update %d on it follows the "
+                "longer schedule, so that the result is not that of a run which was as long from the start; with a "
+                "constant schedule it would be, byte for byte",
+                self.args.lr_scheduler_type.value,
+                other_course,
+                step + 1,
+            )
+        if lengthened:
+            self._decisive[LENGTHENED] = lengthened
+        return str(checkpoint), step
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        schedule = self.lr_scheduler
+        if checkpoint is not None and isinstance(schedule, LambdaLR):
+            # The optimiser's state has the rate of the schedule as it was; of a run that was made longer it is another.
+            rates = [
+                base * rule(schedule.last_epoch)
+                for base, rule in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
+            ]
+            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+            schedule._last_lr = rates
+
+    def _run_epoch(self, *state: Any, **settings: Any) -> None:
+        # Transformers looks whether a run is at its end only after an update: resumed there, it would make one more.
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+        else:
+            super()._run_epoch(*state, **settings)
+
+    def _maybe_log_save_evaluate(self, *state: Any, **settings: Any) -> None:
+        # What is not logged when a checkpoint is written would be missing in the log of a run resumed from it.
+        if self.control.should_save or (self.args.save_strategy == "best" and self.control.should_evaluate):
+            self.control.should_log = True
+        super()._maybe_log_save_evaluate(*state, **settings)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return super()._get_output_dir(trial) if self._saving_to is None else str(self._saving_to)
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        output = Path(self._get_output_dir(trial))
+        staging, name = output / checkpoints.STAGING, f"checkpoint-{self.state.global_step}"
+        if self.is_world_process_zero():
+            shutil.rmtree(staging, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        with self._staged(staging):
+            super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
+        if self.state.best_model_checkpoint == str(staging / name):
+            self.state.best_model_checkpoint = str(output / name)
+        if self.is_world_process_zero():
+            with self._staged(staging):
+                self.state.save_to_json(str(staging / name / "trainer_state.json"))
+                write_run(staging / name, self._decisive)
+                self.metrics_file.flush()
+                self.routes_file.flush()
+                checkpoints.publish(staging / name, output / name)
+            staging.rmdir()
+            if self.args.push_to_hub and self.args.save_total_limit:
+                # A checkpoint is not removed while it is read.
+                self._finish_current_push()
+            checkpoints.rotate(
+                output,
+                self.args.save_total_limit,
+                best=self.state.best_model_checkpoint,
+                kept=self.args.save_at or (),
+            )
+        self.accelerator.wait_for_everyone()
+        if self.args.push_to_hub:
+            self._upload_checkpoint(output / name)
+
+    @contextmanager
+    def _staged(self, staging: Path) -> Iterator[None]:
+        """Let what is saved within go to the staging folder; if it cannot be written, clear up and say so."""
+        self._saving_to = staging
+        try:
+            yield
+        except _WRITE_ERRORS as error:
+            # What is half written would keep the disk full.
+            shutil.rmtree(staging, ignore_errors=True)
+            found = reversed(checkpoints.steps(staging.parent).values())
+            whole = next((folder.name for folder in found if checkpoints.fault(folder) is None), None)
+            kept = f"{whole} is whole: make room, and resume from it" if whole else "make room, and start again"
+            raise ForkLeftError(f"could not save to {staging.parent} ({error}); {kept}") from error
+        finally:
+            self._saving_to = None
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        # A tied head is stored once, as the embedding, and has its weights from there.
+        tied = self.model.all_tied_weights_keys
+        missing = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
+    def _load_best_model(self) -> None:
+        checkpoints.check_whole(Path(self.state.best_model_checkpoint))
+        super()._load_best_model()
+
+    # The final model.
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As in Transformers; in the folder of the run the model is in the format it came from, all or nothing."""
+        output = Path(self.args.output_dir)
+        if output_dir is not None and Path(output_dir) != output:
+            super().save_model(output_dir, _internal_call)
+            return
+        staging = output / checkpoints.STAGING
+        if self.is_fsdp_enabled:
+            self.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+        with self._staged(staging):
+            self._write_final(staging)
+            if self.is_world_process_zero():
+                checkpoints.move_files(staging, output)
+        self.accelerator.wait_for_everyone()
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub(commit_message="Model save")
+
+    # Uploads. Transformers' own would write the model in another format over the final one, from files that are staged,
+    # and publish the questions and answers that lie beside it.
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        **settings: Any,
+    ) -> CommitInfo | None:
+        """Save the model, write its card (`settings` are for that), and upload both."""
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token)
+        self.save_model(_internal_call=True)
+        self.create_model_card(**settings)
+        if not self.is_world_process_zero():
+            return None
+        self._finish_current_push()
+        return self._upload(
+            Path(self.args.output_dir),
+            commit_message,
+            leave_out=[*_NOT_THE_MODEL, self.args.answer_file.name],
+            run_as_future=not blocking,
+            token=token,
+            revision=revision,
+            # Weights that were uploaded on the way and are cut into other files now.
+            delete_patterns=["*.safetensors", "*.safetensors.index.json"],
+        )
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Nothing yet: when Transformers calls this, the checkpoint is staged and has not its name."""
+
+    def _upload_checkpoint(self, folder: Path) -> None:
+        """The model of a checkpoint, and if the strategy is to, the checkpoint itself, in the background."""
+        strategy, running = self.args.hub_strategy, self.push_in_progress
+        if not self.is_world_process_zero() or strategy == HubStrategy.END:
+            return
+        if not self.args.hub_always_push and running is not None and not running.is_done():
+            return
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        told = f"Training in progress, step {self.state.global_step}"
+        jobs = [self._upload(folder, told, leave_out=_NOT_THE_MODEL, run_as_future=True)]
+        if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+            place = "last-checkpoint" if strategy == HubStrategy.CHECKPOINT else folder.name
+            jobs.append(self._upload(folder, f"{told}, checkpoint", path_in_repo=place, run_as_future=True))
+        if running is None or running.is_done():
+            self.push_in_progress = PushInProgress(jobs)
+        else:
+            running.jobs.extend(jobs)
+
+    def _upload(
+        self,
+        folder: Path,
+        message: str | None,
+        *,
+        leave_out: Sequence[str] = (),
+        token: str | None = None,
+        revision: str | None = None,
+        **settings: Any,
+    ) -> Any:
+        return upload_folder(
+            repo_id=self.hub_model_id,
+            folder_path=str(folder),
+            commit_message=message,
+            ignore_patterns=list(leave_out),
+            token=token or self.args.hub_token,
+            revision=revision or self.args.hub_revision,
+            **settings,
+        )

@@ -1,0 +1,386 @@
+"""`ForkLeftTrainer`: the method as a `transformers.Trainer`.
+
+    trainer = ForkLeftTrainer(student, teacher, ForkLeftConfig("runs/first"), train_dataset)
+    trainer.train()
+
+A thin adapter: what an update is stands in `collection.py` and `objective/`; devices, processes, optimiser, schedule,
+trackers and the hub are the Trainer's. Its own are four things: fresh rollouts in every update, one denominator over
+processes and accumulation steps, no step where every question was excluded, and checkpoints that are whole or absent.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from rich.console import Console
+from torch.utils.data import DataLoader
+from transformers import set_seed
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from forkleft.errors import ForkLeftError
+from forkleft.objective.update import update_loss
+from forkleft.prompts import prompt_ids
+from forkleft.rollout import Trajectory, decoding_of, write
+from forkleft.students import Student, save_student
+from forkleft.students.adapters import note_base
+from forkleft.students.loading import write_sidecar
+from forkleft.students.shards import make_readable
+from forkleft.teacher import AnswerCache, Teacher
+from forkleft.teacher.answers import Answerer
+from forkleft.train.batches import Batches, Loader
+from forkleft.train.card import model_card
+from forkleft.train.collect import Clock, Collected, Collector, prepare_examples, sharing_vocabulary
+from forkleft.train.config import ForkLeftConfig
+from forkleft.train.data import Example
+from forkleft.train.metrics import Observation, observe, peak_memory, summarise
+from forkleft.train.progress import ProgressLine
+from forkleft.train.resume import LENGTHENED, decisive
+from forkleft.train.saving import SavingTrainer
+from forkleft.train.signs import signs
+from forkleft.train.traces import traces
+from forkleft.train.wrapped import answer_calls, gathered
+from forkleft.verify import verify_batch
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+class ForkLeftTrainer(SavingTrainer):
+    """Trains a student from a teacher.
+
+    student, teacher: as `load_student` and `load_teacher` give them. train_dataset, eval_dataset: rows with `question`
+    (or `messages`) and `answer`, and where there are any `solution` and `id`, or what `prepare_examples` made of such
+    rows; eval_dataset may be several by name.
+    answerer: who gives the teacher's own answers, if not the teacher itself (an `AnswerServer`). peft_config: train an
+    adapter instead of all weights; merge_adapters: save the final model with it merged. Further arguments are the
+    Trainer's.
+    """
+
+    def __init__(
+        self,
+        student: Student,
+        teacher: Teacher,
+        args: ForkLeftConfig,
+        train_dataset: Rows,
+        eval_dataset: Rows | Mapping[str, Rows] | None = None,
+        *,
+        answerer: Answerer | None = None,
+        peft_config: Any = None,
+        merge_adapters: bool = False,
+        **settings: Any,
+    ) -> None:
+        if student.tokenizer is None:
+            raise ForkLeftError("the student has no tokenizer, which turns its responses into text to verify")
+        model = student.model
+        student = sharing_vocabulary(student, teacher)
+        if peft_config is not None:
+            from peft import get_peft_model
+
+            set_seed(args.seed)
+            # Adapters go into the student's own modules, so that its readouts and rollouts use them.
+            model = get_peft_model(model, peft_config)
+        self.student, self.teacher, self.merge_adapters = student, teacher, merge_adapters
+        self.decoding = decoding_of(student.family, args.eval_decoding)
+        if isinstance(eval_dataset, Mapping):
+            held_out = {name: self._examples(rows, args) for name, rows in eval_dataset.items()}
+        else:
+            held_out = None if eval_dataset is None else self._examples(eval_dataset, args)
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=list,
+            train_dataset=self._examples(train_dataset, args),
+            eval_dataset=held_out,
+            **settings,
+        )
+        if self.is_fsdp_enabled and student.family.attention == "full":
+            raise ForkLeftError(
+                "a student with full attention is read in as many forwards as its responses need, which differ "
+                "between processes; FSDP cannot follow that: train it under DDP, with adapters if memory is short"
+            )
+        answer_calls(model)
+        teacher.place(args.device)
+        for printer in (PrinterCallback, ProgressCallback):
+            self.remove_callback(printer)
+        self.progress = ProgressLine(Console(), bar=not args.disable_tqdm)
+        self.add_callback(self.progress)
+        # The loss comes divided by the questions of the whole update.
+        self.loss_is_scaled_for_ga = True
+        cache = AnswerCache(args.answer_file)
+        self.collector = Collector(student, teacher, answerer or teacher, cache, args)
+        # Of the questions since the last log line, and how many of them are of the current update.
+        self._observed: list[Observation] = []
+        self._before_update = 0
+        self._clock = Clock(self.progress.phase)
+        self._retained = 0
+
+    def _examples(self, rows: Rows | Sequence[Example], args: ForkLeftConfig) -> list[Example]:
+        if len(rows) and isinstance(rows[0], Example):
+            return list(rows)
+        return prepare_examples(self.student, self.teacher, rows, args)
+
+    # Updates.
+
+    def get_train_dataloader(self) -> DataLoader:
+        """The questions of this process, in the order of the epoch; none is repeated to fill the last batch."""
+        args = self.args
+        batches = Batches(
+            len(self.train_dataset),
+            args.train_batch_size,
+            process=args.process_index,
+            processes=args.world_size,
+            seed=args.data_seed,
+            shuffle=args.train_sampling_strategy == "random",
+            drop_last=args.dataloader_drop_last,
+            accumulated=args.gradient_accumulation_steps,
+        )
+        batches.check()
+        return Loader(self.train_dataset, batches)
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator, num_batches: int, device: torch.device
+    ) -> tuple[list[dict[str, Collected]], int]:
+        """Collect an update: its micro-batches, and |B|, its questions over all processes and accumulation steps.
+
+        All of it at once, since the student does not change within an update and writes faster in larger batches.
+        """
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._before_update = len(self._observed)
+        examples, update = [example for batch in batches for example in batch], self.state.global_step
+        with self._clock.phase("rollout"):
+            trajectories = self._written(partial(self.collector.write, examples, update=update))
+        collected = self.collector.collect(examples, trajectories, update=update, clock=self._clock)
+        self._note_routes(collected, step=update + 1)
+        mine = torch.tensor([len(examples), sum(lesson.retained for lesson in collected.lessons)], device=device)
+        questions, self._retained = self.accelerator.reduce(mine, "sum").tolist()
+        return [{"collected": part} for part in collected.split([len(batch) for batch in batches])], questions
+
+    def _written(self, write: Callable[[], list[Trajectory]]) -> list[Trajectory]:
+        """What the student writes, within the wrapped module's forward, where a sharded head is whole."""
+        reshard = self.is_fsdp_enabled and self.accelerator.state.fsdp_plugin.reshard_after_forward
+        with torch.no_grad(), self.accelerator.autocast(), gathered(self.model_wrapped, reshard=bool(reshard)):
+            return self.model_wrapped(forkleft_call=write)
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Collected],
+        return_outputs: bool = False,
+        num_items_in_batch: int | None = None,
+    ) -> torch.Tensor:
+        """The loss of a micro-batch, as its part of the whole update."""
+        collected, step = inputs["collected"], self.state.global_step + 1
+        settings = self.collector.settings
+        with self._clock.phase("readout"):
+            loss, records = model(
+                forkleft_call=partial(
+                    update_loss,
+                    self.student,
+                    collected.lessons,
+                    settings,
+                    batch_size=num_items_in_batch,
+                    teacher_weight_VE=self.teacher.head_weight,
+                )
+            )
+        self._observed += observe(collected, records)
+        if self.args.trace_steps and self.state.global_step % self.args.trace_steps == 0:
+            self._trace(model, collected, step=step)
+        # Gradients are averaged over the processes; the method sums them.
+        return loss * self.accelerator.num_processes
+
+    def training_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Collected],
+        num_items_in_batch: int | None = None,
+    ) -> torch.Tensor:
+        """Forward and backward of a micro-batch; no gradients are left if every question of the update is out."""
+        # The readout within it is a phase of its own.
+        with self._clock.phase("backward"):
+            loss = super().training_step(model, inputs, num_items_in_batch)
+        if self._retained == 0:
+            # Without gradients the optimiser leaves weights, moments and decay alone.
+            model.zero_grad(set_to_none=True)
+        return loss
+
+    def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> float | None:
+        norm = super()._get_grad_norm(model, grad_norm)
+        if norm is not None and not math.isfinite(norm):
+            records = [one.record for one in self._observed[self._before_update :]]
+            names = ", ".join(f"{record.id} ({record.route})" for record in records if record.retained)
+            raise ForkLeftError(
+                f"update {self.state.global_step + 1}: the gradient is not finite; lower the learning rate, or train "
+                f"in higher precision. Nothing was changed by this update, whose questions are {names:.500}"
+            )
+        return norm
+
+    def _note_routes(self, collected: Collected, *, step: int) -> None:
+        """Keep which questions an update has and on which route each is, in `routes.jsonl`."""
+        pairs = gather_object([(lesson.question.id, lesson.route) for lesson in collected.lessons])
+        if self.is_world_process_zero():
+            ids, routes = zip(*pairs, strict=True)
+            self.routes_file.write({"step": step, "ids": ids, "routes": routes})
+
+    def _trace(self, model: torch.nn.Module, collected: Collected, *, step: int) -> None:
+        read = partial(traces, self.student, self.teacher, collected, self.collector.settings, step=step)
+        model.eval()
+        with torch.no_grad():
+            rows = gather_object(model(forkleft_call=read))
+        model.train()
+        if self.is_world_process_zero():
+            for row in rows:
+                self.traces_file.write(row)
+
+    # Logging.
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add what the method has to tell since the last line, and keep the line in metrics.jsonl."""
+        if "loss" in logs:
+            observed = gather_object(self._observed)
+            logs |= summarise(observed)
+            logs |= {f"seconds_{phase}": seconds for phase, seconds in self._clock.seconds.items()}
+            logs["tokens_per_second"] = sum(one.tokens for one in observed) / sum(self._clock.seconds.values())
+            logs["peak_memory_mb"] = peak_memory(self.args.device)
+            self._observed = []
+            self._clock.seconds.clear()
+        super().log(logs, start_time)
+        # The summary of a whole training is no step of it; a run that was resumed would have several.
+        if self.is_world_process_zero() and "train_runtime" not in logs:
+            self.metrics_file.write({"step": self.state.global_step} | logs)
+        if "loss" in logs:
+            self._warn()
+
+    def _warn(self) -> None:
+        """Say once, here and in metrics.jsonl, what the log shows of a teaching that does not work.
+
+        It is kept in the log, which a checkpoint holds and every process has: a resumed run repeats and loses nothing.
+        """
+        history, step = self.state.log_history, self.state.global_step
+        known = {row["warning"] for row in history if "warning" in row}
+        if self.args.supervision != "routed":
+            # Routes are counted then, but decide nothing.
+            known.add("one_route")
+        for name, text in signs([row for row in history if "loss" in row], known).items():
+            row = {"step": step, "warning": name, "text": text}
+            history.append(row)
+            if self.is_world_process_zero():
+                self.metrics_file.write(row)
+                self.progress.warn(f"update {step}  warning: {text}")
+
+    # Evaluation.
+
+    def evaluate(
+        self,
+        eval_dataset: Rows | Mapping[str, Rows] | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Accuracy on held-out questions, decoded as `eval_decoding` says, divided among the processes."""
+        given = self.eval_dataset if eval_dataset is None else eval_dataset
+        if given is None:
+            raise ForkLeftError("there is nothing to evaluate on; give the trainer an eval_dataset")
+        if isinstance(given, Mapping):
+            metrics = {}
+            for name, rows in given.items():
+                metrics |= self.evaluate(rows, ignore_keys, f"{metric_key_prefix}_{name}")
+            return metrics
+        examples = self._examples(given, self.args)
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        mine = examples[rank::world]
+        decoded = partial(
+            write,
+            self.student,
+            [prompt_ids(self.student.tokenizer, one.messages) for one in mine],
+            self.decoding,
+            max_new_tokens=self.args.max_new_tokens,
+            batch_size=self.args.rollout_batch_size,
+        )
+        self.progress.phase("evaluation")
+        written = self._written(decoded)
+        expected = [one.answer for one in mine]
+        right = verify_batch([t.text for t in written], expected, self.args.verifier, letters=self.args.letters)
+        right = gather_object(right)
+        self.progress.phase("")
+        metrics = {f"{metric_key_prefix}_accuracy": sum(right) / len(right), f"{metric_key_prefix}_count": len(right)}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def train(self, *arguments: Any, **settings: Any) -> Any:
+        """As in Transformers, but `True` resumes from the newest *whole* checkpoint; ends by saving the model.
+
+        Raises ForkLeftError if a checkpoint is damaged or belongs to another configuration.
+        """
+        try:
+            return super().train(*arguments, **settings)
+        finally:
+            self.progress.stop()
+
+    # What is saved.
+
+    def create_model_card(
+        self,
+        language: str | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        finetuned_from: str | None = None,
+        dataset: str | list[str] | None = None,
+        **others: Any,
+    ) -> None:
+        """Write README.md beside the weights: what was taught by what, how, and how to generate with it.
+
+        The arguments go into the metadata that the hub reads; `others` of Transformers' card have no place in this one.
+        """
+        if not self.is_world_process_zero():
+            return
+        metadata = {"language": language, "license": license, "base_model": finetuned_from, "datasets": dataset}
+        tags = [tags] if isinstance(tags, str) else tags or []
+        page = model_card(
+            self.student,
+            self.teacher,
+            self.args,
+            len(self.train_dataset),
+            self.state,
+            hub_id=self.hub_model_id,
+            adapters=self._leaves_adapters,
+            lengthened=self._decisive.get(LENGTHENED, ()),
+            tags=tags,
+            metadata=metadata,
+        )
+        (Path(self.args.output_dir) / "README.md").write_text(page, encoding="utf-8")
+
+    @cached_property
+    def _decisive(self) -> dict[str, Any]:
+        return decisive(
+            self.args,
+            self.student,
+            self.model,
+            self.train_dataset,
+            teacher=self.teacher.identity,
+            answerer=self.collector.answerer.identity,
+        )
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        folder = Path(output_dir or self.args.output_dir)
+        for path in folder.glob("*.safetensors"):
+            make_readable(path)
+        self.student.tokenizer.save_pretrained(folder)
+        write_sidecar(folder, self.student)
+        if hasattr(self.model, "peft_config") and self.student.origin is not None:
+            # Not given to PEFT itself, which would look for the base on the hub in every checkpoint.
+            note_base(folder, self.student.origin.source)
+
+    @property
+    def _leaves_adapters(self) -> bool:
+        return hasattr(self.model, "peft_config") and (self.is_fsdp_enabled or not self.merge_adapters)
+
+    def _write_final(self, folder: Path) -> None:
+        """The student in the format it came from; adapters alone, and weights under FSDP, as Transformers does."""
+        if self._leaves_adapters or self.is_fsdp_enabled:
+            self.save_model(str(folder), _internal_call=True)
+        elif self.is_world_process_zero():
+            save_student(self.student, folder, merge_adapters=self.merge_adapters)

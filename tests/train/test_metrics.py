@@ -1,0 +1,63 @@
+import json
+
+import pytest
+
+from forkleft.errors import ForkLeftError
+from forkleft.objective.routes import Route
+from forkleft.objective.update import Record
+from forkleft.train.metrics import Observation, StepFile, summarise
+
+
+def seen(route, *, retained=True, tokens=10, stopped=True, empty=False, cut=False, **numbers):
+    record = Record("q", route, retained, **numbers)
+    right = {"student_right": route in (Route.CE, Route.EXCLUDE), "teacher_right": route in (Route.CE, Route.LEFTOPD)}
+    return Observation(record, **right, tokens=tokens, stopped=stopped, empty=empty, reference_cut=cut)
+
+
+def test_means_by_route_question_and_position():
+    metrics = summarise(
+        [
+            seen(Route.CE, content=1.0, rank=0.5, pairs=2, contrast=(0.0, 1.0), left_entropy=(2.0,)),
+            seen(Route.CE, content=3.0, rank=1.5, pairs=4, contrast=(2.0,), tokens=20, stopped=False),
+            seen(Route.LEFTOPD, content=5.0, kl=(1.0, 2.0), eos_kl=2.0, cut=True),
+            seen(Route.EXCLUDE, retained=False, empty=True),
+        ]
+    )
+    assert metrics["route_ce"] == 2
+    assert metrics["route_gold"] == 0
+    assert metrics["loss_ce"] == 2.0
+    assert metrics["loss_leftopd"] == 5.0
+    assert "loss_gold" not in metrics and "loss_exclude" not in metrics
+    assert metrics["rank_loss"] == pytest.approx(2 / 3)
+    assert metrics["rank_pairs"] == 2
+    assert metrics["contrast"] == 1.0
+    assert metrics["kl"] == 1.5
+    assert metrics["taught"] == 1
+    assert metrics["eos_kl"] == 2.0
+    assert metrics["student_accuracy"] == metrics["teacher_accuracy"] == 0.75
+    assert metrics["response_tokens"] == 12.5
+    assert metrics["stopped"] == 0.75
+    assert metrics["empty"] == 0.25
+    assert metrics["references_cut"] == 1
+
+
+def test_a_resumed_run_has_neither_holes_nor_repeats(tmp_path):
+    file = StepFile(tmp_path / "run" / "metrics.jsonl")
+    file.begin(0)
+    for step in range(1, 6):
+        file.write({"step": step})
+    with file.path.open("a") as torn:
+        torn.write('{"step": 6, "lo')
+    file.begin(3)
+    file.write({"step": 4, "again": True})
+    rows = [json.loads(line) for line in file.path.read_text().splitlines()]
+    assert rows == [{"step": 1}, {"step": 2}, {"step": 3}, {"step": 4, "again": True}]
+    file.begin(0)
+    assert file.path.read_text() == ""
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path):
+    file = StepFile(tmp_path / "metrics.jsonl")
+    file.path.mkdir()
+    with pytest.raises(ForkLeftError, match=r"cannot write to .*metrics.jsonl: Is a directory; make room"):
+        file.write({"step": 1})

@@ -1,0 +1,46 @@
+import io
+
+import pytest
+from rich.console import Console
+from transformers import TrainerControl, TrainerState
+
+from forkleft.train.progress import ProgressLine
+
+LOGS = {"loss": 0.25, "student_accuracy": 0.484, "questions": 48, "taught": 25}
+FIGURES = "loss 0.250  student right 48%, 25 of 48 taught by the teacher"
+
+
+def terminal(width=80):
+    return Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+
+
+def plain():
+    return Console(file=io.StringIO(), width=80)
+
+
+@pytest.mark.parametrize("console", [terminal(), plain()], ids=["terminal", "log"])
+def test_the_line_tells_where_training_is(console):
+    line = ProgressLine(console)
+    state = TrainerState(max_steps=3, is_world_process_zero=True)
+    line.on_train_begin(None, state, TrainerControl())
+    for step in (1, 2, 3):
+        state.global_step = step
+        line.on_step_end(None, state, TrainerControl())
+        line.on_log(None, state, TrainerControl(), logs=dict(LOGS))
+        line.on_log(None, state, TrainerControl(), logs={"train_runtime": 1.0})
+    line.on_train_end(None, state, TrainerControl())
+    told = console.file.getvalue()
+    assert FIGURES in told
+    assert ("3/3" in told) if console.is_terminal else ("update 1 of 3" in told and "update 3 of 3" in told)
+
+
+def test_every_evaluation_has_a_line():
+    console = Console(file=io.StringIO(), width=20)
+    line = ProgressLine(console)
+    state = TrainerState(max_steps=3, global_step=2, is_world_process_zero=True)
+    metrics = {"eval_chains_accuracy": 0.525, "eval_chains_count": 40}
+    line.on_evaluate(None, state, TrainerControl(), metrics=metrics)
+    assert console.file.getvalue() == "update 2  eval chains: 52.5% of 40 right\n"
+    state.is_world_process_zero = False
+    line.on_evaluate(None, state, TrainerControl(), metrics=metrics)
+    assert len(console.file.getvalue().splitlines()) == 1
