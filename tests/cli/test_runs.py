@@ -13,7 +13,7 @@ from forkleft.cli import main
 from forkleft.cli.runs import rows_of
 from forkleft.errors import ForkLeftError
 
-LAB = str(Path(__file__).parents[1] / "recipes" / "lab.yaml")
+LAB = str(Path(__file__).parents[2] / "recipes" / "lab.yaml")
 QUICK = ["--max_steps", "1", "--train_questions", "4", "--questions_per_update", "4", "--passes", "4"]
 QUICK += ["--eval_strategy", "no", "--use_cpu", "--dataloader_pin_memory", "false"]
 

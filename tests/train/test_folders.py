@@ -12,7 +12,7 @@ import pytest
 from forkleft.errors import ForkLeftError
 from forkleft.train.folders import LOCK_FILE, RUN_FILE, RunFolder, in_main_process, write_run
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 HOLD = """
 import sys
 from forkleft.train.folders import RunFolder

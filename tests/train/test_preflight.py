@@ -11,7 +11,7 @@ from forkleft.train.config import ForkLeftConfig
 from forkleft.train.preflight import check_options, check_updates
 from forkleft.train.recipes import Recipe
 
-LAB = str(Path(__file__).parents[1] / "recipes" / "lab.yaml")
+LAB = str(Path(__file__).parents[2] / "recipes" / "lab.yaml")
 QUICK = ["--train_questions", "8", "--questions_per_update", "4", "--eval_questions", "2", "--use_cpu"]
 ROW = {"question": "a=4;b=a+a;b?", "answer": "8", "solution": "b=4+4=8;#8"}
 

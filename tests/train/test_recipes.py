@@ -10,7 +10,7 @@ from forkleft.errors import ForkLeftError
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.recipes import Recipe, grouped_options, options, read_options, recipe_of, recipe_page
 
-RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.yaml"))
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 MINIMAL = "student: a\nteacher: b\ntrain_data: c.jsonl\noutput_dir: runs/x\n"
 
 
@@ -51,7 +51,7 @@ def test_the_recipes_of_the_papers_runs_are_there():
 
 def test_the_papers_arms_are_options_of_its_main_recipe():
     """As docs/training.md prints them, each another run."""
-    page = (Path(__file__).parents[1] / "docs" / "training.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     rows = re.findall(r"^\| (\S+) \| `(--\w+ .*?)` \|$", page, flags=re.MULTILINE)
     assert [name for name, _ in rows] == ["L-low", "B-high", "B-low", "OPD", "SFT", "SFT+OPD"]
     main_run = next(path for path in RECIPES if path.stem == "edlm-4b-qwen3-30b")

@@ -29,7 +29,7 @@ def checkpoint(folder, values):
 
 def test_the_modules_of_an_adapter_are_the_same_in_every_process(tmp_path):
     def decisive(hash_seed):
-        folders = os.pathsep.join(map(str, Path(__file__).parents[:2]))
+        folders = os.pathsep.join(map(str, Path(__file__).parents[1:3]))
         environment = os.environ | {"PYTHONPATH": folders, "PYTHONHASHSEED": hash_seed}
         command = [sys.executable, "-c", PRINT_DECISIVE, str(tmp_path / "run")]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

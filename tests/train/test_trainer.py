@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import trainer_runs
 from exact import assert_exact
 from naive import naive_answer, naive_generate, naive_update
 from peft import PeftModel
@@ -26,7 +27,7 @@ from forkleft.teacher.answers import Answer
 from forkleft.train.data import Example
 from forkleft.train.trainer import ForkLeftTrainer
 
-PROGRAM = Path(__file__).with_name("trainer_runs.py")
+PROGRAM = Path(trainer_runs.__file__)
 
 
 def run(output, changes, *words, processes=1):
