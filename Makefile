@@ -25,8 +25,9 @@ $(READY): requirements.lock pyproject.toml
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# A process a core: the tests are many and small, each on one thread.
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --maxprocesses 4
 
 demo: $(READY)
 	$(BIN)/forkleft demo
