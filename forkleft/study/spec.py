@@ -111,8 +111,8 @@ def read_study(
     said = read_yaml(path, "study")
     if "arms" not in said and {"student", "teacher"} & set(said):
         raise ForkLeftError(
-            f"{path} is a recipe, not a study: train it (forkleft train --config {path}), or take it as the recipe of "
-            f"a study (forkleft study run {_STUDIES}order-view.yaml --base {path})"
+            f"{path} is a recipe, not a study: train it (forkleft train --config {path}), or run a study of "
+            f"{_STUDIES} on it (--base {path})"
         )
     _check_names(f"{path}: there is no key", said, _KEYS)
     if missing := [key for key in _NEEDED if said.get(key) is None]:
