@@ -38,6 +38,8 @@ _NO_SETTINGS = ("model.fingerprint", "sampler.seed", "sampler.samples")
 # What means the same for a teacher and a student.
 _FOR_ALL_KINDS = ("sampler.max_new_tokens", "model.dtype", "model.device")
 _MOST_DIGITS = 4
+_CAPTION = "%, 95% interval, right/asked; gain is B minus A on the same items"
+_MARK = "†"
 _HEADINGS = ("benchmark", "items", "A", "B", "gain", "only A/B", "p", "Holm p")
 
 
@@ -113,16 +115,19 @@ def compare(
         counts, notes = compare_routes(a, b)
         found = {"teacher": str(a), "student": str(b), "rows": [asdict(one) for one in counts], "notes": list(notes)}
         title, heading, table = f"teacher {a}, student {b}", *_route_cells(counts, digits)
+        caption = ""
     else:
         comparison = compare_results(a, b)
         found, notes = asdict(comparison), comparison.notes
         title, heading, table = f"A {a}, B {b}", _HEADINGS, _cells(comparison, digits)
+        marked = any(_mark(row) for row in comparison.rows)
+        caption = _CAPTION + (f"; {_MARK} clustered bootstrap" if marked else "")
     if as_json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
     elif as_markdown:
-        print(_markdown(title, heading, table, notes))
+        print(_markdown(title, heading, table, caption, notes))
     else:
-        _print(console or Console(), title, heading, table, notes)
+        _print(console or Console(), title, heading, table, caption, notes)
 
 
 def compare_results(a: str | Path, b: str | Path) -> Comparison:
@@ -313,16 +318,19 @@ def _p(value: float | None) -> str:
     return "–" if value is None else "<0.001" if value < 1e-3 else f"{value:.3f}"
 
 
+def _mark(row: Row) -> str:
+    """Of bootstrapped intervals the reader should know."""
+    return "" if row.interval == "wilson" else f" {_MARK}"
+
+
 def _cells(comparison: Comparison, digits: int) -> list[tuple[str, ...]]:
     rows = []
     for row in comparison.rows:
-        # Of bootstrapped intervals the reader should know.
-        mark = "" if row.interval == "wilson" else " †"
         alone = "–" if row.only_a is None else f"{row.only_a}/{row.only_b}"
         a = _accuracy(row.a, digits, f"{row.right_a}/{row.tries_a}")
         b = _accuracy(row.b, digits, f"{row.right_b}/{row.tries_b}")
         gain = _gain(row.gain, digits)
-        rows.append((f"{row.benchmark}{mark}", str(row.items), a, b, gain, alone, _p(row.p), _p(row.holm)))
+        rows.append((f"{row.benchmark}{_mark(row)}", str(row.items), a, b, gain, alone, _p(row.p), _p(row.holm)))
     mean = (
         _accuracy(comparison.mean_a, digits),
         _accuracy(comparison.mean_b, digits),
@@ -340,22 +348,25 @@ def _route_cells(counts: Sequence[RouteCounts], digits: int) -> tuple[tuple[str,
     return heading, rows
 
 
-_CAPTION = "%, 95% interval, right/asked; gain is B minus A on the same items; † clustered bootstrap"
-
-
-def _markdown(title: str, heading: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
-    lines = [f"**Note.** {note}\n" for note in notes]
-    lines += [f"{title}\n", f"| {' | '.join(heading)} |", f"| --- |{' ---: |' * (len(heading) - 1)}"]
+def _markdown(
+    title: str, heading: Sequence[str], rows: Sequence[Sequence[str]], caption: str, notes: Sequence[str]
+) -> str:
+    lines = [f"{title}\n", f"| {' | '.join(heading)} |", f"| --- |{' ---: |' * (len(heading) - 1)}"]
     lines += [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join(lines + ([f"\n{_CAPTION}"] if heading is _HEADINGS else []))
+    lines += [f"\n{caption}"] if caption else []
+    return "\n".join(lines + [f"\n**Note.** {note}" for note in notes])
 
 
 def _print(
-    console: Console, title: str, heading: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
+    console: Console,
+    title: str,
+    heading: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    caption: str,
+    notes: Sequence[str],
 ) -> None:
-    caption = _CAPTION if heading is _HEADINGS else None
     # Text, as a path may hold what Rich takes for markup.
-    table = Table(title=Text(title), caption=caption, box=box.SIMPLE_HEAD, padding=0)
+    table = Table(title=Text(title), caption=caption or None, box=box.SIMPLE_HEAD, padding=0)
     for number, column in enumerate(_stacked(heading)):
         table.add_column(Text(column), justify="left" if number == 0 else "right", overflow="fold")
     for row in rows:

@@ -282,12 +282,9 @@ def _draw_routes(results: StudyResults, analysis: Analysis) -> Figure | None:
     grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     middle = [(k + 0.5) * 100 / PARTS for k in range(PARTS)]
     for axes, one in zip(grid.flat, analysis.routes, strict=False):
-        known = [k for k in range(PARTS) if not np.isnan(one.parts[k]).any()]
-        shares = 100 * np.array([one.parts[k] for k in known]).T
+        shares = 100 * np.array(one.parts).T
         labels, colours = zip(*_ROUTES, strict=True)
-        axes.stackplot(
-            [middle[k] for k in known], shares, labels=labels, colors=colours, edgecolor="white", linewidth=0.8
-        )
+        axes.stackplot(middle, shares, labels=labels, colors=colours, edgecolor="white", linewidth=0.8)
         axes.set_title(one.arm)
         axes.set(xlim=(middle[0], middle[-1]), ylim=(0, 100))
     for axes in list(grid.flat)[len(analysis.routes) :]:

@@ -182,17 +182,25 @@ def _routes(results: StudyResults) -> list[RouteShares]:
     found = []
     for arm in results.arms:
         cells = [results.cells[p.cell] for p in results.places if p.arm == arm and p.cell in results.cells]
-        routes = [cell.routes for cell in cells if cell.routes is not None]
+        routes = [cell.routes for cell in cells if cell.routes is not None and sum(cell.routes.first)]
         if routes:
             first = np.mean([_shares(one.first) for one in routes], axis=0)
-            parts = np.mean([[_shares(part) for part in one.parts] for one in routes], axis=0)
+            parts = np.mean([[_shares(part) for part in _filled(one.parts)] for one in routes], axis=0)
             found.append(RouteShares(arm, len(routes), tuple(first.tolist()), tuple(map(tuple, parts.tolist()))))
     return found
 
 
+def _filled(parts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """The tenths of a run of fewer than ten updates: one in which no update begins is that of the update before."""
+    found, last = [], next(part for part in parts if sum(part))
+    for part in parts:
+        last = part if sum(part) else last
+        found.append(last)
+    return found
+
+
 def _shares(counts: Sequence[int]) -> list[float]:
-    total = sum(counts)
-    return [count / total if total else float("nan") for count in counts]
+    return [count / sum(counts) for count in counts]
 
 
 def _verdicts(results: StudyResults) -> list[Verdicts4]:

@@ -32,7 +32,7 @@ from forkleft.train.recipes import recipe_page
 ANSWERS = "teacher_answers.jsonl"
 CELLS = "cells"
 ROUTES = "routes.jsonl"
-_FAILED, _ANSWERED = "failed.json", "answered"
+_FAILED, _ANSWERED, _LOCK = "failed.json", "answered", ".lock"
 # What an untrained student may need to be loaded; a trained one says it itself.
 _LOADING = ("family", "block_size", "mask_token")
 _TEMPLATE = "chat_template.jinja"
@@ -193,13 +193,24 @@ class CellFolder:
         """
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / ".lock").open("a")
+            file = (self.path / _LOCK).open("a")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
             return None
         return file
+
+    def is_running(self) -> bool:
+        """Whether somebody has the lock. A runner that comes in this moment finds it taken, and asks again."""
+        try:
+            with (self.path / _LOCK).open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
 
 
 def write_text(path: Path, text: str) -> None:

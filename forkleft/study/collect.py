@@ -64,6 +64,9 @@ def collect(folder: Path) -> StudyResults:
 
 
 def _hole(folder: CellFolder, wrong: str | None) -> Hole:
+    if folder.is_running():
+        # Nobody else may try it now.
+        return Hole(folder.cell.label, "running", "")
     failure, tasks = folder.failure(), folder.tasks()
     error = wrong or (failure.error if failure else "not run yet")
     command = failure.command if failure else (tasks[0].command if tasks else "")

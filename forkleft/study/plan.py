@@ -8,11 +8,14 @@ from pathlib import Path
 from rich.console import Console
 
 from forkleft.errors import ForkLeftError
+from forkleft.files import check_writable
 from forkleft.study.cells import CELLS, CellFolder
 from forkleft.study.collect import note_study, read_noted
 from forkleft.study.grid import Cell, Grid, make_grid
 from forkleft.study.spec import read_study, with_seeds
 from forkleft.study.timing import Rates
+
+_DEVICE_MAP = "--device-map"
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,11 @@ class Plan:
         return [CellFolder(self.root, cell) for cell in self.cells.values()]
 
     def begin(self) -> None:
-        """Keep what the study is in its folder, so that `study show` finds its cells."""
+        """Keep what the study is in its folder, so that `study show` finds its cells.
+
+        Raises ForkLeftError if nothing can be written there.
+        """
+        check_writable(self.root)
         note_study(self.folder, self.grid)
 
 
@@ -79,12 +86,16 @@ def print_plan(plan: Plan, jobs: int, console: Console) -> None:
 
 
 def commands_of(plan: Plan, launcher: str) -> Iterable[str]:
-    """The commands that make what is missing, in their order, for several processes; their recipes are written."""
+    """The commands that make what is missing, in their order, for several processes; their recipes are written.
+
+    A model with a device map is spread over the devices by one process, which needs no launcher.
+    """
     for folder in plan.folders():
         if tasks := folder.tasks():
             folder.prepare()
             yield f"# {folder.cell.label}"
-            yield from (f"{launcher} -m {task.command}" for task in tasks)
+            for task in tasks:
+                yield task.command if _DEVICE_MAP in task.words else f"{launcher} -m {task.command}"
 
 
 def _check_same(folder: Path, noted: dict, grid: Grid) -> None:

@@ -42,6 +42,8 @@ _DECODING = (
     *("batch_size", "seed"),
 )
 _STATIC = "static"
+# Of the repository.
+_STUDIES = "recipes/studies/"
 _NAME = re.compile(r"\w[\w.+-]*")
 
 
@@ -104,7 +106,14 @@ def read_study(
     base, benchmarks, limit, decoding (`static` or `native`): instead of the file's; another base also replaces what
     takes turns with the seeds. overrides: words such as `max_steps=10` or `L-high.rho=0.5`.
     """
+    if not path.exists():
+        raise ForkLeftError(_no_study(path))
     said = read_yaml(path, "study")
+    if "arms" not in said and {"student", "teacher"} & set(said):
+        raise ForkLeftError(
+            f"{path} is a recipe, not a study: train it (forkleft train --config {path}), or run a study of "
+            f"{_STUDIES} on it (--base {path})"
+        )
     _check_names(f"{path}: there is no key", said, _KEYS)
     if missing := [key for key in _NEEDED if said.get(key) is None]:
         raise ForkLeftError(f"{path}: expected {', '.join(_NEEDED)}, {', '.join(missing)} missing; add it")
@@ -133,6 +142,14 @@ def read_study(
         effects=_effects(path, said.get("effects") or {}, arms),
     )
     return study
+
+
+def _no_study(path: Path) -> str:
+    """That there is no such file, and which is the nearest of those beside it or of the repository's."""
+    files = {file.name: file for folder in (Path(_STUDIES), path.parent) for file in sorted(folder.glob("*.yaml"))}
+    near = difflib.get_close_matches(path.name, files, n=1)
+    told = f"did you mean {files[near[0]]}? The" if near else "the"
+    return f"there is no study {path}; {told} folder {_STUDIES} of the repository has some"
 
 
 def with_seeds(study: Study, seeds: Iterable[int]) -> Study:

@@ -1,10 +1,13 @@
 """The tables of a study, for Markdown and for a terminal."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -13,17 +16,25 @@ from forkleft.study.analysis import Analysis, bases, teachers
 from forkleft.study.results import ROUTE_NAMES, StudyResults
 
 _SIGNIFICANT = 0.05
+# Between the columns of a table in a terminal.
+_GAP = 2
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of text. wide: too wide for a terminal, for the page alone."""
+    """Cells of text.
+
+    page_only: not for a terminal. keys: as many columns, the first ones, say what a row is of. words: the columns that
+    hold words and no figures.
+    """
 
     title: str
     heading: tuple[str, ...]
     rows: list[tuple[str, ...]]
     note: str = ""
-    wide: bool = False
+    page_only: bool = False
+    keys: int = 1
+    words: tuple[int, ...] = (0,)
 
 
 def study_tables(results: StudyResults, analysis: Analysis) -> list[Table]:
@@ -46,30 +57,102 @@ def study_page(results: StudyResults, analysis: Analysis, figures: Sequence[str]
         lines += [f"![{picture.removesuffix('.svg')}]({picture})", ""]
     for table in study_tables(results, analysis):
         lines += [f"## {table.title}", "", f"| {' | '.join(table.heading)} |"]
-        lines += [f"| --- |{' ---: |' * (len(table.heading) - 1)}"]
+        lines += ["|" + "".join(f" {'---' if k in table.words else '---:'} |" for k in range(len(table.heading)))]
         lines += [f"| {' | '.join(map(_escaped, row))} |" for row in table.rows] + [""]
         lines += [table.note, ""] if table.note else []
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def print_study(results: StudyResults, analysis: Analysis, console: Console) -> None:
-    """A study for a person at a terminal."""
+    """A study for a person at a terminal: no figure and, where there is room for the longest one, no word is cut."""
     console.print(f"\n{results.name}", style="bold", highlight=False)
     console.print(_facts(results), highlight=False, markup=False)
     for table in study_tables(results, analysis):
-        if table.wide:
-            continue
-        shown = RichTable(title=Text(table.title), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-        for number, name in enumerate(table.heading):
-            shown.add_column(Text(name.replace(" (", "\n(")), justify="right" if number else "left", overflow="fold")
-        for row in table.rows:
-            # The interval below its figure: one line of all of them is wider than 80 columns.
-            shown.add_row(*(Text(cell.replace(" (", "\n(")) for cell in row))
-        console.print(shown)
-        if table.note:
-            console.print(table.note, style="dim", highlight=False, markup=False)
+        if not table.page_only:
+            for title, shown in _pieces(table, results.benchmarks, console.width):
+                console.print(f"\n{title}\n", style="bold", highlight=False, markup=False)
+                console.print(shown)
+            _print_note(table.note, console)
     if results.holes:
-        console.print(f"\n{_missing(results)}", style="bold red", highlight=False)
+        _print_holes(results, console)
+
+
+def _print_note(note: str, console: Console) -> None:
+    if note:
+        console.print(f"\n{note.replace('`', '')}", style="dim", highlight=False, markup=False)
+
+
+def _print_holes(results: StudyResults, console: Console) -> None:
+    """A list: in a column a command would be cut to pieces, and could not be copied."""
+    console.print(f"\nHoles: {_count(len(results.holes), 'cell')} missing\n", style="bold red", highlight=False)
+    for hole in results.holes:
+        console.print(Padding(Text(f"{hole.label}: {hole.error}"), (0, 0, 0, 2), expand=False))
+        if hole.command:
+            console.print(f"    {hole.command}", style="dim", highlight=False, markup=False, soft_wrap=True)
+    _print_note(_holes(results).note, console)
+
+
+def _pieces(table: Table, benchmarks: Sequence[str], width: int) -> list[tuple[str, RichTable]]:
+    """A table as tables of a terminal that fit its width, with titles: one, or benchmarks in others than the rest."""
+    whole = list(range(len(table.heading)))
+    measured = [k for k in whole if table.heading[k] in benchmarks]
+    if not measured or _width(_closest(table, whole, width)) <= width:
+        return [(table.title, _shown(table, whole, width))]
+    keys = whole[: table.keys]
+    for count in range(1, len(measured) + 1):
+        each = -(-len(measured) // count)
+        parts = [keys + measured[k : k + each] for k in range(0, len(measured), each)]
+        if all(_width(_closest(table, part, width)) <= width for part in parts):
+            break
+    titles = [f"{table.title} by benchmark", *[f"{table.title} by benchmark, continued"] * (len(parts) - 1)]
+    rest = [k for k in whole if k not in measured]
+    return [
+        (title, _shown(table, columns, width))
+        for title, columns in zip((table.title, *titles), (rest, *parts), strict=True)
+    ]
+
+
+def _shown(table: Table, columns: Sequence[int], width: int) -> RichTable:
+    shown = RichTable(box=box.SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), show_edge=False, pad_edge=False)
+    found = _closest(table, columns, width)
+    for k, (heading, *_) in zip(columns, found, strict=True):
+        justify = "left" if k in table.words else "right"
+        # What is too wide all the same is broken in the names of the rows, between words.
+        shown.add_column(Text(heading), justify=justify, no_wrap=k >= table.keys, overflow="fold")
+    for row in zip(*(cells for _, *cells in found), strict=True):
+        shown.add_row(*map(Text, row))
+    return shown
+
+
+def _closest(table: Table, columns: Sequence[int], width: int) -> list[list[str]]:
+    """Columns with their headings, in as few lines as fit a width.
+
+    If one line does not, headings are broken between words, and then intervals stand below their figures.
+    """
+    named = [(k, table.heading[k], [row[k] for row in table.rows]) for k in columns]
+    for below in (False, True):
+        cells_of = [
+            [cell.replace(" (", "\n(") if below and k not in table.words else cell for cell in cells]
+            for k, _, cells in named
+        ]
+        for most in range(max(map(len, table.heading)), 0, -1):
+            found = [
+                [_broken(heading, max(most, _width([cells]))), *cells]
+                for (_, heading, _), cells in zip(named, cells_of, strict=True)
+            ]
+            if _width(found) <= width:
+                return found
+    return found
+
+
+def _broken(heading: str, width: int) -> str:
+    return "\n".join(textwrap.wrap(heading, width, break_long_words=False, break_on_hyphens=False))
+
+
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    """What columns take, side by side."""
+    widest = [max((cell_len(line) for cell in cells for line in cell.split("\n")), default=0) for cells in columns]
+    return sum(widest) + _GAP * (len(columns) - 1)
 
 
 def _facts(results: StudyResults) -> str:
@@ -140,7 +223,7 @@ def _curve(results: StudyResults, analysis: Analysis, decoding: str) -> Table:
             figures = [_percent(found.benchmarks[name]) for name in results.benchmarks]
             rows.append((arm, str(step), share, str(found.seeds), *figures, _percent(found.mean)))
     heading = ("arm", "update", "of all", "seeds", *results.benchmarks, "mean")
-    return Table(_titled("Checkpoints", results, decoding), heading, rows)
+    return Table(_titled("Checkpoints", results, decoding), heading, rows, keys=2)
 
 
 def _strength(results: StudyResults, analysis: Analysis) -> Table:
@@ -155,7 +238,7 @@ def _strength(results: StudyResults, analysis: Analysis) -> Table:
         if names[arm] in strength
     ]
     rows.sort(key=lambda row: float(row[1].split()[0]))
-    return Table("Teacher strength", ("teacher", "its accuracy", "arm", "seeds", "gain over base"), rows)
+    return Table("Teacher strength", ("teacher", "its accuracy", "arm", "seeds", "gain over base"), rows, words=(0, 2))
 
 
 def _decoding(results: StudyResults) -> Table:
@@ -168,7 +251,7 @@ def _decoding(results: StudyResults) -> Table:
             if found:
                 rate = sum(one.tokens for one in found) / sum(one.forwards for one in found)
                 rows.append((decoding, arm, f"{rate:.2f}"))
-    return Table("Tokens a forward", ("decoding", "arm", "tokens"), rows)
+    return Table("Tokens a forward", ("decoding", "arm", "tokens"), rows, words=(0, 1))
 
 
 def _routes(analysis: Analysis) -> Table:
@@ -190,7 +273,7 @@ def _verdicts(analysis: Analysis) -> Table:
         rows.append((one.model, one.benchmark, str(one.items), *(f"{round(count, 1):g}" for count in four)))
     heading = ("model", "benchmark", "items", "both", "teacher only", "student only", "neither")
     note = "Items of a benchmark by who is right; means over seeds."
-    return Table("Teacher and student on the benchmarks", heading, rows, note, wide=True)
+    return Table("Teacher and student on the benchmarks", heading, rows, note, page_only=True, words=(0, 1))
 
 
 def _counts(results: StudyResults, decoding: str) -> Table:
@@ -206,13 +289,13 @@ def _counts(results: StudyResults, decoding: str) -> Table:
                 counts = ["–" if one is None else str(int(one[benchmark].sum())) for one in found]
                 rows.append((benchmark, str(seed), str(results.items[benchmark].count), *counts))
     heading = ("benchmark", "seed", "items", *dict.fromkeys(names.values()), *results.arms)
-    return Table(_titled("Right answers by seed", results, decoding), heading, rows, wide=True)
+    return Table(_titled("Right answers by seed", results, decoding), heading, rows, page_only=True)
 
 
 def _holes(results: StudyResults) -> Table:
     rows = [(hole.label, hole.error, f"`{hole.command}`" if hole.command else "") for hole in results.holes]
     note = "The same `forkleft study run` tries them again; the commands are for a try by hand."
-    return Table("Holes", ("cell", "why", "command"), rows, note)
+    return Table("Holes", ("cell", "why", "command"), rows, note, page_only=True, words=(0, 1, 2))
 
 
 def _titled(title: str, results: StudyResults, decoding: str) -> str:

@@ -320,14 +320,25 @@ def test_printed_for_a_person_as_json_and_as_markdown(two, capsys, tmp_path):
     interval = f"{100 * sums.a.low:.1f}–{100 * sums.a.high:.1f}"
     assert table[4][2] == f"{100 * sums.a.value:.1f} ({interval}; {sums.right_a}/60)"
     assert table[4][4].startswith(f"{100 * sums.gain.value:+.1f} (")
-    assert "**Note.** short: DIFFERENT ITEM SETS, 2 in A and 1 in B" in page
+    # As in a terminal: the table, what it shows, and what a reader must know.
+    assert page.index("| mean |") < page.index("; † clustered bootstrap\n") < page.index("\n\n**Note.** ")
+    assert "\n\n**Note.** short: DIFFERENT ITEM SETS, 2 in A and 1 in B" in page
     path = tmp_path / "table"
     with path.open("w") as file:
         compare(a, b, console=Console(file=file, width=80))
     text = path.read_text()
     for row in table[2:]:
         assert all(part in text for cell in row for part in re.split(r" \(|; ", cell.removesuffix(")")))
-    assert "! short: DIFFERENT ITEM SETS" in text
+    assert "! short: DIFFERENT ITEM SETS" in text and "† clustered bootstrap" in text
+
+
+def test_the_mark_is_explained_where_it_is(tmp_path, capsys):
+    for name in ("a", "b"):
+        write_results(tmp_path / name, "sums", {"q1": 1, "q2": 0})
+    for as_markdown in (True, False):
+        compare(tmp_path / "a", tmp_path / "b", as_markdown=as_markdown)
+        out = capsys.readouterr().out
+        assert "gain is B minus A" in out and "†" not in out
 
 
 def test_as_many_digits_as_are_asked_for(tmp_path, capsys):

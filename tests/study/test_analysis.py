@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from studies import FACTORS, made_up_results, without
 
 from forkleft.evaluate.statistics import holm
 from forkleft.study.analysis import analyse, factor_weights
+from forkleft.study.results import Routes
 
 ARMS = ("L-high", "L-low", "B-high", "B-low")
 
@@ -119,3 +122,14 @@ def test_curves_and_ways_to_decode():
     analysis = analyse(both, resamples=50)
     assert [one.decoding for one in analysis.comparisons] == ["static"] * 5 + ["fast"] * 5
     assert set(analysis.gains) == {"static", "fast"}
+
+
+def test_the_routes_of_fewer_than_ten_updates():
+    results = made_up_results(seeds=(1, 2))
+    nothing, two = (0, 0, 0, 0), Routes((5, 5, 0, 0), ((4, 6, 0, 0), *[(0,) * 4] * 4, (7, 3, 0, 0), *[(0,) * 4] * 4))
+    cells = {name: replace(cell, routes=two) for name, cell in results.cells.items() if name.startswith("L-high")}
+    cells["L-low-1"] = replace(results.cells["L-low-1"], routes=Routes(nothing, (nothing,) * 10))
+    routes = {one.arm: one for one in analyse(replace(results, cells=results.cells | cells), resamples=50).routes}
+    # The last tenth of two updates is in the second; a run that saw no question has no shares.
+    assert [part[1] for part in routes["L-high"].parts] == [0.6] * 5 + [0.3] * 5
+    assert routes["L-low"].seeds == 1 and np.isfinite(routes["L-low"].parts).all()

@@ -129,14 +129,16 @@ def test_how_it_went_is_kept(tmp_path):
 
 def test_a_cell_is_worked_on_by_one_and_a_dead_process_leaves_no_lock(tmp_path):
     folder = folders(tmp_path, tmp_path)["L-high, seed 1"]
+    assert not folder.is_running() and not folder.path.exists()
     held = folder.lock()
-    assert folder.lock() is None
+    assert folder.lock() is None and folder.is_running()
     # A command that was started holds the cell on if the runner dies.
     command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(held.fileno(),)) as child:
         held.close()
-        assert folder.lock() is None
+        assert folder.lock() is None and folder.is_running()
         child.kill()
+    assert not folder.is_running()
     again = folder.lock()
     assert again is not None
     fcntl.flock(again, fcntl.LOCK_UN)

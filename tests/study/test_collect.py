@@ -6,6 +6,7 @@ from rich.console import Console
 from studies import ITEMS, PROGRAM, study_file
 
 from forkleft.errors import ForkLeftError
+from forkleft.study.cells import CellFolder
 from forkleft.study.collect import collect, note_study
 from forkleft.study.grid import make_grid
 from forkleft.study.progress import GridProgress
@@ -53,8 +54,11 @@ def test_what_is_missing_is_a_hole_with_its_command(finished, tmp_path):
     moved = path.rename(tmp_path / "moved")
     try:
         results = collect(folder / "small")
+        with CellFolder(folder, grid.cells[place.cell]).lock():
+            (running,) = collect(folder / "small").holes
     finally:
         moved.rename(path)
+    assert (running.label, running.error, running.command) == ("L-low, seed 1", "running", "")
     (hole,) = results.holes
     assert (hole.label, hole.error) == ("L-low, seed 1", "not run yet")
     assert hole.command.startswith("forkleft eval --model") and "--benchmark lab-chain-4 --output" in hole.command

@@ -80,3 +80,19 @@ def test_the_commands_of_a_study_at_another_scale(tmp_path):
     base = next(line for line in lines if "eval --model nvidia/Efficient-DLM-4B" in line)
     assert "--benchmark gsm8k mmlu" in base and "--family efficient-dlm" in base
     assert any("eval --model Qwen/Qwen3-4B" in line and "--ar" in line for line in lines)
+
+
+def test_a_model_with_a_device_map_is_evaluated_by_one_process(tmp_path):
+    overrides = ["teacher=Qwen/Qwen3-30B-A3B", "teacher_device_map=auto"]
+    plan = plan_study(study_file(tmp_path, seeds=[1]), tmp_path / "root", overrides=overrides)
+    lines = [line for line in commands_of(plan, "torchrun --nproc-per-node 4") if not line.startswith("#")]
+    alone = [line for line in lines if not line.startswith("torchrun --nproc-per-node 4 -m forkleft ")]
+    assert len(alone) == 1 and len(lines) > 4
+    assert alone[0].startswith("forkleft eval --model Qwen/Qwen3-30B-A3B ") and "--device-map auto" in alone[0]
+
+
+def test_a_place_that_cannot_be_written_to_is_told_before_anything_is_there(tmp_path):
+    (tmp_path / "file").write_text("")
+    plan = plan_study(study_file(tmp_path), tmp_path / "file" / "root")
+    with pytest.raises(ForkLeftError, match=r"cannot write to \S+/file/root: .*; name another \(--output\)$"):
+        plan.begin()

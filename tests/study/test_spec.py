@@ -172,3 +172,22 @@ def test_seeds_and_files_that_are_not_there(tmp_path):
         read_study(tmp_path / "none.yaml")
     with pytest.raises(ForkLeftError, match=r"there is no base recipe none.yaml"):
         read_study(study_file(tmp_path), base=Path("none.yaml"))
+
+
+def test_a_file_that_is_not_there_has_neighbours(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    has_some = r"he folder recipes/studies/ of the repository has some$"
+    with pytest.raises(ForkLeftError, match=rf"^there is no study none.yaml; t{has_some}"):
+        read_study(Path("none.yaml"))
+    study_file(tmp_path / "mine")
+    with pytest.raises(ForkLeftError, match=rf"no study mine/stuyd.yaml; did you mean mine/study.yaml\? T{has_some}"):
+        read_study(Path("mine/stuyd.yaml"))
+    # Without its folder, and without its ending.
+    monkeypatch.chdir(STUDIES[0].parents[2])
+    with pytest.raises(ForkLeftError, match=r"did you mean recipes/studies/order-view.yaml\? "):
+        read_study(Path("order-view"))
+
+
+def test_a_recipe_is_no_study():
+    with pytest.raises(ForkLeftError, match=r"is a recipe, not a study: .*forkleft train --config \S+lab.yaml"):
+        read_study(LAB)

@@ -56,12 +56,45 @@ def test_figures_stand_in_their_rows(order_view):
     assert counts.rows[8 + 2][:3] == ("lab-chain-4", "3", "500") and counts.rows[8 + 2][5] == str(right)
 
 
-def test_a_terminal_of_80_columns(order_view):
+def printed(results, analysis, width):
     out = io.StringIO()
-    print_study(*order_view, Console(file=out, width=80))
-    lines = out.getvalue().splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "L-high" in out.getvalue() and "1 cell missing: see Holes." in out.getvalue()
+    print_study(results, analysis, Console(file=out, width=width))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_a_terminal_cuts_no_figure_and_no_word(order_view, width):
+    ten = tuple(f"lab-chain-{k}" for k in range(3, 13))
+    for made_up in (order_view, made(benchmarks=ten, seeds=(1,), items=9, steps={25: 0.5})):
+        text = printed(*made_up, width)
+        lines = text.splitlines()
+        assert max(map(len, lines)) <= width
+        for table in study_tables(*made_up):
+            for row in () if table.page_only else table.rows:
+                # A name in one line, an interval behind or below its figure.
+                first = [line for line in lines if line.startswith(row[0])]
+                assert first and all(part in text for cell in row for part in cell.split(" ("))
+            assert table.page_only or all(word in text for name in table.heading for word in name.split())
+    # As many tables as it takes, with the note once and air around it.
+    assert text.count("Right answers in %") == 1 and "\n\nRight answers in %" in text
+    assert "\n\nDifferences" in text
+
+
+def test_benchmarks_have_a_table_of_their_own_where_there_is_no_room(order_view):
+    narrow, wide = (printed(*order_view, width) for width in (80, 120))
+    assert "Accuracy by benchmark\n" in narrow and "Differences by benchmark\n" in narrow
+    assert "by benchmark" not in wide
+    row = next(line for line in narrow.splitlines() if line.startswith("L-high − L-low"))
+    assert row.split()[3:5] == ["8", by_title(*order_view)["Differences"].rows[0][5].split()[0]]
+
+
+def test_holes_in_a_terminal_are_a_list_to_copy_from(order_view):
+    text = printed(*order_view, 80)
+    assert "Holes: 1 cell missing\n\n  L-low, seed 9: train ended with code 2: a | b\n" in text
+    assert "\n    forkleft train --config x\n" in text and "`" not in text
+    command = f"forkleft train --config {'long/' * 30}recipe.yaml"
+    assert f"    {command}\n" in printed(*made(holes=[("a", "not run yet", command)]), 80)
+    assert "| --- | --- | --- |" in study_page(*order_view)
 
 
 def test_seeds_that_are_missing_and_a_single_seed():
