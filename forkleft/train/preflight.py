@@ -79,7 +79,7 @@ def check_folder(
     written to, holds the files of another run, or nothing to resume, as far as can be told without weights.
     """
     folder.check_usable()
-    check_writable(config.answer_file.parent, "--answer_cache")
+    check_writable(config.answer_file.parent, "answer_cache")
     run = decisive_options(config)
     if found is not None:
         run |= decisive_data(found.student, found.examples)

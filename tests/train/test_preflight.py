@@ -103,7 +103,7 @@ def test_a_run_is_checked_against_the_one_in_its_folder(tmp_path, capsys, monkey
     forbid_weights(monkeypatch)
     capsys.readouterr()
     assert main(words) == 2
-    assert "holds checkpoints of an earlier run; resume it" in capsys.readouterr().err
+    assert "holds a finished run; name another folder (output_dir)" in capsys.readouterr().err
     words += ["--resume_from_checkpoint", "true"]
     for other, told in (
         (["--rho", "0.25"], "rho was 0.5, is 0.25"),
