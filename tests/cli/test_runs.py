@@ -38,7 +38,7 @@ def test_a_recipe_trains_and_its_result_loads_as_a_student(tmp_path, capsys):
     # The answers were there: asking again would have appended.
     assert len((output / "teacher_answers.jsonl").read_text().splitlines()) == 4
     assert main([*words, "--rho", "0.9"]) == 2
-    assert "holds checkpoints of an earlier run" in capsys.readouterr().err
+    assert "holds a finished run" in capsys.readouterr().err
     assert main([*words, "--resume_from_checkpoint", "true"]) == 0
     assert (output / "recipe.yaml").read_text() == kept
     again = tmp_path / "again"
@@ -177,6 +177,8 @@ def test_adapters_are_saved_apart_or_merged(tmp_path, capsys, monkeypatch):
     apart, merged = tmp_path / "runs" / "apart", tmp_path / "runs" / "merged"
     assert (apart / "adapter_model.safetensors").exists()
     assert not (apart / "model.safetensors").exists()
+    # A pickle, of use to nobody.
+    assert not (apart / "training_args.bin").exists()
     assert main([*words, "--merge_adapters", "--output_dir", "runs/merged"]) == 0
     assert (merged / "model.safetensors").exists()
     assert not (merged / "adapter_model.safetensors").exists()
