@@ -22,7 +22,7 @@ from transformers import TrainingArguments
 
 from forkleft.errors import ForkLeftError
 from forkleft.prompts import read_template
-from forkleft.train.config import ForkLeftConfig
+from forkleft.train.config import NO_BF16, ForkLeftConfig, can_bf16
 
 # The environment variable with the key of the server that gives answers. An option would end up in files and histories.
 API_KEY = "FORKLEFT_ANSWERS_API_KEY"
@@ -254,6 +254,14 @@ def recipe_of(said: Mapping[str, Any]) -> tuple[Recipe, ForkLeftConfig]:
         return recipe, ForkLeftConfig(**{name: value for name, value in said.items() if name not in own})
     except (ValueError, ImportError) as error:
         raise ForkLeftError(str(error)) from error
+
+
+def planned_here(said: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The options without those that this machine cannot follow, so that a run for another can be planned, and remarks
+    that say what a run here would need instead."""
+    if can_bf16(said.get("bf16"), said.get("use_cpu", False)):
+        return dict(said), []
+    return {**said, "bf16": False}, [f"{NO_BF16}: to run here, add --bf16 false"]
 
 
 def recipe_page(said: Mapping[str, Any]) -> str:

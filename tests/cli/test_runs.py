@@ -6,12 +6,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from forkleft.cli import main
-from forkleft.cli.runs import rows_of
+from forkleft.cli import main, runs
+from forkleft.cli.runs import rows_of, told_of_end
 from forkleft.errors import ForkLeftError
+from forkleft.train.recipes import Recipe
 
 LAB = str(Path(__file__).parents[2] / "recipes" / "lab.yaml")
 QUICK = ["--max_steps", "1", "--train_questions", "4", "--questions_per_update", "4", "--passes", "4"]
@@ -44,6 +46,30 @@ def test_a_recipe_trains_and_its_result_loads_as_a_student(tmp_path, capsys):
     again = tmp_path / "again"
     assert main(["train", "--config", str(output / "recipe.yaml"), "--output_dir", str(again)]) == 0
     assert (again / "model.safetensors").read_bytes() == (output / "model.safetensors").read_bytes()
+
+
+def test_the_end_names_what_there_is_in_80_columns(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs/a")
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").touch()
+    assert told_of_end(folder) == "runs/a: the model, its card and metrics.jsonl"
+    (folder / "curves.png").touch()
+    for step in (2, 4, 10):
+        (folder / f"checkpoint-{step}").mkdir()
+    assert told_of_end(folder).splitlines() == [
+        "runs/a: the model, its card, metrics.jsonl, curves.png, checkpoint-2,",
+        "  checkpoint-4 and checkpoint-10",
+    ]
+
+
+@pytest.mark.parametrize("file", [None, "small-q8.gguf"])
+def test_a_teacher_of_a_gguf_file_has_its_name(monkeypatch, file):
+    """Whether the file is named itself, or its folder and it."""
+    model = SimpleNamespace(config=SimpleNamespace(name_or_path="models"))
+    monkeypatch.setattr(runs, "load_teacher", lambda *given, **settings: SimpleNamespace(model=model))
+    said = Recipe(teacher="models" if file else "models/small-q8.gguf", teacher_gguf_file=file)
+    assert runs.teacher_of(said, None).model.config.name_or_path == "models/small-q8.gguf"
 
 
 def test_a_run_of_the_paper_as_shipped_starts_and_its_result_is_evaluated_without_options(tmp_path, capsys):
