@@ -1,11 +1,15 @@
 """The arguments of commands that take a recipe: `forkleft train` and `forkleft answer`."""
 
 import argparse
+import textwrap
 from pathlib import Path
 from typing import Any
 
 from forkleft.cli.arguments import hide_loading_bars
 from forkleft.errors import ForkLeftError
+
+# In front of what an option does.
+_INDENT = " " * 4
 
 
 def recipe_arguments(command: argparse.ArgumentParser) -> None:
@@ -33,15 +37,17 @@ def recipe_options(options: argparse.Namespace) -> dict[str, Any] | None:
 
 def _list_options() -> None:
     from rich.console import Console
-    from rich.padding import Padding
     from rich.text import Text
 
-    from forkleft.train.recipes import default_of, grouped_options
+    from forkleft.train.recipes import default_of, grouped_options, help_of
 
     console = Console()
     for title, options in grouped_options().items():
         console.print(f"\n{title}", style="bold underline", highlight=False)
         for name, option in options.items():
-            console.print(Text.assemble((name, "bold"), "  ", (f"default {default_of(option)!r}", "dim")))
-            if text := option.metadata.get("help"):
-                console.print(Padding(Text(" ".join(text.split())), (0, 0, 0, 4), expand=False))
+            head = Text.assemble((name, "bold"), "  ", (f"default {default_of(option)!r}", "dim"))
+            for line in head.wrap(console, console.width):
+                line.rstrip()
+                console.print(line)
+            for line in textwrap.wrap(help_of(option), console.width - len(_INDENT)):
+                console.print(Text(_INDENT + line), soft_wrap=True)

@@ -2,7 +2,9 @@
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -23,6 +25,7 @@ from forkleft.students import Student, load_student
 from forkleft.students.adapters import no_peft
 from forkleft.teacher import AnswerCache, AnswerServer, Teacher, cached_answers, load_teacher
 from forkleft.teacher.answers import Answerer, answer_key
+from forkleft.train import checkpoints
 from forkleft.train.collect import prepare_examples, sharing_vocabulary
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.data import read_ids, rows_named
@@ -83,14 +86,26 @@ def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> Fo
     return trainer
 
 
-def check(recipe: Recipe, config: ForkLeftConfig) -> None:
-    """Check a run as `train` does before it loads the models, and print what it would do."""
+def told_of_end(folder: Path) -> str:
+    """What a run has left in its folder, for people, in lines of 80 columns."""
+    names = ["metrics.jsonl", "curves.png", *(path.name for path in checkpoints.steps(folder).values())]
+    there = ["the model", "its card", *(name for name in names if (folder / name).exists())]
+    return _wrapped(f"{folder}: {', '.join(there[:-1])} and {there[-1]}", indent="  ")
+
+
+def check(recipe: Recipe, config: ForkLeftConfig, remarks: Sequence[str] = ()) -> None:
+    """Check a run as `train` does before it loads the models, and print what it would do; remarks go with it."""
     folder = RunFolder(config.output_dir)
     found = prepare(recipe, config, folder)
     if PartialState().is_main_process:
-        console = Console()
-        for name, text in plan_of(recipe, config, folder, found):
-            console.print(f"{name:<10} {text}", highlight=False, markup=False, soft_wrap=True)
+        told = [*plan_of(recipe, config, folder, found), *(("remark", remark) for remark in remarks)]
+        for name, text in told:
+            print(_wrapped(f"{name:<10} {text}", indent=" " * 11))
+
+
+def _wrapped(text: str, *, indent: str) -> str:
+    """Lines of 80 columns; a path is not broken, so that it can be copied."""
+    return textwrap.fill(text, 80, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def prepare(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder) -> Prepared:
@@ -186,7 +201,7 @@ def teacher_of(recipe: Recipe, student: Student, *, weights: bool = True) -> Tea
     if recipe.teacher_dtype not in known:
         raise ForkLeftError(f"teacher_dtype must be one of {', '.join(known)}, found {recipe.teacher_dtype!r}")
     settings = {} if recipe.teacher_device_map is None else {"device_map": recipe.teacher_device_map}
-    return load_teacher(
+    teacher = load_teacher(
         recipe.teacher,
         student=student,
         gguf_file=recipe.teacher_gguf_file,
@@ -196,6 +211,10 @@ def teacher_of(recipe: Recipe, student: Student, *, weights: bool = True) -> Tea
         weights=weights,
         **settings,
     )
+    if recipe.teacher_gguf_file is not None or recipe.teacher.endswith(".gguf"):
+        # Transformers notes the folder, in which there may be several.
+        teacher.model.config.name_or_path = str(Path(recipe.teacher, recipe.teacher_gguf_file or ""))
+    return teacher
 
 
 def rows_of(
@@ -253,26 +272,37 @@ def _train_rows(recipe: Recipe, config: ForkLeftConfig) -> list[Mapping[str, Any
         raise ForkLeftError("train_route is of the routes.jsonl that train_ids names; add train_ids, or leave it out")
     # Before the data, which may take long to load.
     names = None if recipe.train_ids is None else read_ids(recipe.train_ids, recipe.train_route)
-    rows = rows_of(
-        recipe.train_data,
-        recipe.train_subset,
-        recipe.train_split,
-        recipe.train_questions,
-        recipe.columns,
-        config.seed,
-    )
+    with _said_in("train_data"):
+        rows = rows_of(
+            recipe.train_data,
+            recipe.train_subset,
+            recipe.train_split,
+            recipe.train_questions,
+            recipe.columns,
+            config.seed,
+        )
     return rows if names is None else rows_named(rows, names, config.prompt_template, source=recipe.train_ids)
 
 
 def _eval_rows(recipe: Recipe, config: ForkLeftConfig) -> list[dict[str, Any]]:
-    return rows_of(
-        recipe.eval_data,
-        recipe.eval_subset,
-        recipe.eval_split,
-        recipe.eval_questions,
-        recipe.eval_columns,
-        config.seed,
-    )
+    with _said_in("eval_data"):
+        return rows_of(
+            recipe.eval_data,
+            recipe.eval_subset,
+            recipe.eval_split,
+            recipe.eval_questions,
+            recipe.eval_columns,
+            config.seed,
+        )
+
+
+@contextmanager
+def _said_in(option: str) -> Iterator[None]:
+    """Name the option in mistakes that are found within."""
+    try:
+        yield
+    except ForkLeftError as error:
+        raise ForkLeftError(f"{option}: {error}") from error
 
 
 def _server(recipe: Recipe, teacher: Teacher) -> AnswerServer | None:

@@ -21,9 +21,9 @@ def run(options: argparse.Namespace) -> None:
         from forkleft.train import recipes
 
         if options.check:
-            runs.check(*recipes.recipe_of(said))
+            planned, remarks = recipes.planned_here(said)
+            runs.check(*recipes.recipe_of(planned), remarks)
             return
         trainer = runs.train(*recipes.recipe_of(said), said)
         if trainer.is_world_process_zero():
-            left = "the model, its card, metrics.jsonl, curves.png and the checkpoints that were kept"
-            print(f"{trainer.args.output_dir}: {left}")
+            print(runs.told_of_end(trainer.folder.path))

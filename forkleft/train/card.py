@@ -44,7 +44,7 @@ def model_card(
     family = student.family
     source = student.model.config.name_or_path if student.origin is None else student.origin.source
     base, master = (
-        bundled_name(name) or _public_name(name) or Path(name).name or type(model).__name__
+        bundled_name(name) or _public_name(name) or _file_name(name) or type(model).__name__
         for name, model in ((source, student.model), (teacher.model.config.name_or_path, teacher.model))
     )
     header = {"library_name": "forkleft", "tags": [*_TAGS, *tags], "base_model": _public_name(source)}
@@ -139,3 +139,9 @@ def _public_name(source: str) -> str | None:
     """`owner/name` of the hub, without its revision; None for a folder."""
     name = source.partition("@")[0]
     return name if name.count("/") == 1 and not Path(source).expanduser().exists() and name[0] not in "./~" else None
+
+
+def _file_name(source: str) -> str:
+    """The last part of a path; a GGUF file of the hub keeps its repository."""
+    path = Path(source).expanduser()
+    return source if path.suffix == ".gguf" and not path.is_absolute() and not path.exists() else path.name

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 from transformers.integrations import get_available_reporting_integrations, get_reporting_integration_callbacks
+from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
 
 from forkleft.errors import ForkLeftError
 from forkleft.objective.supervision import ObjectiveSettings
@@ -16,6 +17,7 @@ from forkleft.rollout.decoding import DECODINGS
 from forkleft.rollout.orders import ORDERS
 from forkleft.verify import LETTERS, check_kind
 
+NO_BF16 = "bf16: true asks for a GPU that computes in bfloat16, and there is none here"
 # The least that an option may be. Transformers lets most of these through, to fail once the models are loaded.
 _LEAST = {
     **dict.fromkeys(("passes", "rollout_batch_size", "teacher_max_new_tokens"), 1),
@@ -135,6 +137,10 @@ class ForkLeftConfig(TrainingArguments):
             self.metric_for_best_model = "accuracy"
         if self.bf16 is None:
             self.bf16 = not self.use_cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+        elif not can_bf16(self.bf16, self.use_cpu):
+            raise ForkLeftError(
+                f"{NO_BF16}; turn it off to train in float32 (--bf16 false), or autocast on the CPU (--use_cpu true)"
+            )
         super().__post_init__()
         if self.data_seed is None:
             self.data_seed = self.seed
@@ -225,6 +231,11 @@ class ForkLeftConfig(TrainingArguments):
             merge_stops=self.merge_stops,
             alpha=self.alpha,
         )
+
+
+def can_bf16(bf16: bool | None, use_cpu: bool) -> bool:
+    """Whether there is what `bf16` asks for; a CPU autocasts where it is wanted."""
+    return not bf16 or use_cpu or is_torch_bf16_gpu_available() or is_torch_xla_available()
 
 
 def check_steps(name: str, steps: Sequence[int] | None, updates: int | None) -> None:

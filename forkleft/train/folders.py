@@ -22,7 +22,7 @@ LOCK_FILE = ".lock"
 # What a run leaves when it has ended, and on its way there.
 _ENDED = ("*.safetensors", "*.safetensors.index.json", "config.json", "README.md", "curves.png")
 _UNDER_WAY = ("metrics.jsonl", "routes.jsonl", "traces.jsonl", "recipe.yaml", RUN_FILE)
-_OPTION = "--output_dir"
+_OPTION = "output_dir"
 _OTHER_FOLDER = f"name another folder ({_OPTION})"
 
 
@@ -66,9 +66,14 @@ class RunFolder:
         before its first checkpoint, it may begin again: what there is of it comes once more. own: names of files that
         this run has written itself.
         """
+        if steps(self.path) and self._is_finished():
+            raise ForkLeftError(
+                f"{self.path} holds a finished run; {_OTHER_FOLDER}, or make that run longer: raise max_steps, and "
+                "resume it (resume_from_checkpoint)"
+            )
         if steps(self.path):
             raise ForkLeftError(
-                f"{self.path} holds checkpoints of an earlier run; resume it (--resume_from_checkpoint true), or "
+                f"{self.path} holds checkpoints of an earlier run; resume it (resume_from_checkpoint), or "
                 f"{_OTHER_FOLDER}"
             )
         ended, under_way = (self._names(patterns, own) for patterns in (_ENDED, _UNDER_WAY))
@@ -79,6 +84,11 @@ class RunFolder:
                 f"{self.path} holds files of an earlier run ({', '.join(ended + under_way)}), which a new one would "
                 f"overwrite, and no checkpoint to resume; {_OTHER_FOLDER}, or move them away"
             )
+
+    def _is_finished(self) -> bool:
+        """Whether the run here came to its end since it was last started."""
+        card, begun = self.path / "README.md", self.path / RUN_FILE
+        return card.exists() and (not begun.exists() or card.stat().st_mtime_ns >= begun.stat().st_mtime_ns)
 
     def _names(self, patterns: Collection[str], own: Collection[str]) -> list[str]:
         return sorted({path.name for one in patterns for path in self.path.glob(one)} - set(own))

@@ -25,6 +25,9 @@ from forkleft.train.folders import RunFolder
 from forkleft.train.recipes import Recipe
 from forkleft.train.resume import check_resumable, decisive_data, decisive_options, find_checkpoint
 
+# More updates than these are told as an interval.
+_LISTED = 6
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -79,7 +82,7 @@ def check_folder(
     written to, holds the files of another run, or nothing to resume, as far as can be told without weights.
     """
     folder.check_usable()
-    check_writable(config.answer_file.parent, "--answer_cache")
+    check_writable(config.answer_file.parent, "answer_cache")
     run = decisive_options(config)
     if found is not None:
         run |= decisive_data(found.student, found.examples)
@@ -136,9 +139,12 @@ def plan_of(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder, found: Pr
     ]
     yield "devices", ", ".join(devices)
     yield "output", str(folder.path.absolute())
-    yield "", f"checkpoints {_when(config.save_strategy, config.save_steps, config.save_at)}"
+    yield "", f"checkpoints {_when(config.save_strategy, config.save_steps, config.save_at, updates)}"
     if found.held_out is not None:
-        yield "", f"evaluations {_when(config.eval_strategy, config.eval_steps, config.eval_at)}"
+        at, delay = config.eval_at, config.eval_delay
+        yield "", f"evaluations {_when(config.eval_strategy, config.eval_steps, at, updates, delay=delay)}"
+        if config.eval_on_start:
+            yield "", "and one evaluation before the first update"
     if checkpoint is not None:
         yield "", f"goes on from {checkpoint.name}"
     if other_course is not None:
@@ -149,12 +155,21 @@ def _counted(number: int, name: str, several: str | None = None) -> str:
     return f"{number} {name if number == 1 else several or f'{name}s'}"
 
 
-def _when(strategy: Enum, steps: float | None, at: list[int] | None) -> str:
-    """After which updates something is done. Below 1, `steps` are a share of all."""
-    every = f"every {steps or 0:g} {'updates' if (steps or 0) >= 1 else 'of all updates'}"
-    told = {"steps": [every], "epoch": ["after every epoch"], "best": ["at the best"]}.get(strategy.value, [])
-    listed = [f"after {', '.join(map(str, at))}"] if at else []
-    return " and ".join([*told, *listed]) or "none"
+def _when(strategy: Enum, steps: float | None, at: list[int] | None, updates: int, *, delay: float = 0) -> str:
+    """After which updates of a run something is done. Below 1, `steps` are a share of all; delay: none earlier."""
+    listed = set(at or ())
+    told = {"epoch": ["after every epoch"], "best": ["at the best"]}.get(strategy.value, [])
+    if strategy.value == "steps":
+        every = int(steps) if steps >= 1 else math.ceil(updates * steps)
+        # Transformers adds the last.
+        found = [step for step in (*range(every, updates, every), updates) if step >= delay]
+        if len(found) > _LISTED:
+            told, listed = [f"every {every} updates"], listed | {step for step in found if step % every}
+        else:
+            listed |= set(found)
+    if listed:
+        told = [*told, f"after {'update' if len(listed) == 1 else 'updates'} {', '.join(map(str, sorted(listed)))}"]
+    return " and ".join(told) or "none"
 
 
 def _size(model: PreTrainedModel) -> str:

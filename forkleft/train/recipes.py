@@ -22,7 +22,7 @@ from transformers import TrainingArguments
 
 from forkleft.errors import ForkLeftError
 from forkleft.prompts import read_template
-from forkleft.train.config import ForkLeftConfig
+from forkleft.train.config import NO_BF16, ForkLeftConfig, can_bf16
 
 # The environment variable with the key of the server that gives answers. An option would end up in files and histories.
 API_KEY = "FORKLEFT_ANSWERS_API_KEY"
@@ -114,9 +114,15 @@ _Loader.add_implicit_resolver(
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what the loader reads: text that it would take for something else stands in quotes."""
+    """Text that the loader, or another reader of YAML, would take for something else stands in quotes: 'no'."""
 
-    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+    yaml_implicit_resolvers: typing.ClassVar = {
+        first: [
+            *_Loader.yaml_implicit_resolvers.get(first, []),
+            *yaml.SafeLoader.yaml_implicit_resolvers.get(first, []),
+        ]
+        for first in {**_Loader.yaml_implicit_resolvers, **yaml.SafeLoader.yaml_implicit_resolvers}
+    }
 
 
 def _shown(dumper: _Dumper, text: str) -> yaml.ScalarNode:
@@ -166,6 +172,16 @@ _GROUPS = {
     "debug": "Others",
 }
 _ELSEWHERE = {"resume_from_checkpoint": "Checkpoints"}
+# Options of Transformers that mean something else here than its own texts say.
+_TEXTS = {
+    "resume_from_checkpoint": "Go on with the run in output_dir: true from its newest whole checkpoint, or the folder "
+    "of one of its checkpoints. A larger max_steps makes the run longer.",
+    "disable_tqdm": "Plain lines of progress in a terminal, too, instead of a bar that moves.",
+    "fp16": "Refused: use bf16. fp16 steps where ForkLeft must be able not to.",
+    "deepspeed": "Refused: use fsdp. DeepSpeed steps where ForkLeft must be able not to.",
+}
+# Beyond this, digits are worse to read than an exponent.
+_LARGEST_WHOLE = 10**9
 
 
 def options() -> dict[str, Field]:
@@ -195,7 +211,10 @@ def read_options(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     wrong kind, and for what is missing.
     """
     words = option_words(overrides)
-    values = checked_options(read_yaml(path, "recipe") | words, str(path))
+    in_file = read_yaml(path, "recipe")
+    said = checked_options({name: value for name, value in in_file.items() if name not in words}, str(path))
+    said |= checked_options(words, None)
+    values = {name: said[name] for name in in_file | words if name in said}
     if "chat_template" in values:
         folders = (Path(),) if "chat_template" in words else (path.parent, Path())
         values["chat_template"] = read_template(values["chat_template"], *folders)
@@ -204,23 +223,22 @@ def read_options(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     return values
 
 
-def checked_options(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+def checked_options(values: Mapping[str, Any], where: str | None) -> dict[str, Any]:
     """Options by name with each value of the kind that is wanted; those without a value are left out.
 
-    where: what they stand in, for the message. Raises ForkLeftError as `read_options`.
+    where: what they stand in, for the message; None for the command line. Raises ForkLeftError as `read_options`.
     """
-    known, hints = options(), typing.get_type_hints(ForkLeftConfig) | typing.get_type_hints(Recipe)
+    known, hints, dashes = options(), _hints(), "--" if where is None else ""
     for name in values:
         if name == "answers_api_key":
             raise ForkLeftError(f"{name} is no option, so that it is kept in no file; set {API_KEY} in the environment")
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "forkleft train --options lists all"
-            raise ForkLeftError(f"{where}: there is no option {name!r}; {hint}")
-    # Transformers declares text alone: a checkpoint's folder, where true is the newest one here and false is none; and
-    # an old notation of FSDP, where true and false are the new one.
-    hints |= {"resume_from_checkpoint": bool | str, "fsdp": bool | str}
-    values = {name: _typed(name, value, hints[name]) for name, value in values.items() if value is not None}
+            hint = f"did you mean {dashes}{near[0]}?" if near else "forkleft train --options lists all"
+            told = f"--{name}: there is no such option" if where is None else f"{where}: there is no option {name!r}"
+            raise ForkLeftError(f"{told}; {hint}")
+    given = {name: value for name, value in values.items() if value is not None}
+    values = {name: _typed(f"{dashes}{name}", value, hints[name]) for name, value in given.items()}
     if values.get("resume_from_checkpoint") is False:
         del values["resume_from_checkpoint"]
     return values
@@ -238,10 +256,23 @@ def recipe_of(said: Mapping[str, Any]) -> tuple[Recipe, ForkLeftConfig]:
         raise ForkLeftError(str(error)) from error
 
 
+def planned_here(said: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The options without those that this machine cannot follow, so that a run for another can be planned, and remarks
+    that say what a run here would need instead."""
+    if can_bf16(said.get("bf16"), said.get("use_cpu", False)):
+        return dict(said), []
+    return {**said, "bf16": False}, [f"{NO_BF16}: to run here, add --bf16 false"]
+
+
 def recipe_page(said: Mapping[str, Any]) -> str:
     """A recipe's file that says the same, without what is default, secret, or of one start of the run alone."""
-    kept = {name: value for name, value in not_default(said).items() if name not in _NOT_KEPT}
+    kept = {name: _whole(value) for name, value in not_default(said).items() if name not in _NOT_KEPT}
     return yaml.dump(kept, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def _whole(value: Any) -> Any:
+    """25 for 25.0: options that take a share as well as a number of updates hold either as a float."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST_WHOLE else value
 
 
 def not_default(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,21 +286,37 @@ def default_of(option: Field) -> Any:
     return option.default_factory() if option.default_factory is not MISSING else option.default
 
 
+def help_of(option: Field) -> str:
+    """What an option does, in one line; empty where nobody says."""
+    text = _TEXTS.get(option.name) or option.metadata.get("help") or ""
+    # Transformers writes its texts for argparse.
+    return " ".join(text.split()).replace("%%", "%")
+
+
 def read_yaml(path: Path, kind: str) -> dict[str, Any]:
     """The names and values of a YAML file. kind: what it is, for the message. Raises ForkLeftError if it has none."""
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
-        raise ForkLeftError(f"there is no {kind} {path}; the folder recipes/ of the repository has some") from None
+        there = [one.name for one in path.parent.glob("*.y*ml")]
+        near = difflib.get_close_matches(path.name, there, n=1) or difflib.get_close_matches(f"{path.name}.yaml", there)
+        hint = f"did you mean {path.parent / near[0]}?" if near else "the folder recipes/ of the repository has some"
+        raise ForkLeftError(f"there is no {kind} {path}; {hint}") from None
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
+        raise ForkLeftError(f"{path} is no YAML file{line}: {error.problem}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ForkLeftError(f"{path} is no YAML file: {error}") from error
+        raise ForkLeftError(f"{path} is no YAML file: {' '.join(str(error).split())}") from error
     if not isinstance(values, Mapping):
         raise ForkLeftError(f"{path}: expected names with values, as in `learning_rate: 1e-6`, found {values!r:.60}")
     return {str(name): value for name, value in values.items()}
 
 
 def option_words(words: Sequence[str]) -> dict[str, Any]:
-    """`--name value`, `--name=value`, and `--name` alone for true. Values are read as in the file."""
+    """`--name value`, `--name=value`, and `--name` alone for true. Values are read as in the file.
+
+    Raises ForkLeftError for a word that is no option, and for an option without a value that cannot be true.
+    """
     values: dict[str, Any] = {}
     rest = list(words)
     while rest:
@@ -277,8 +324,13 @@ def option_words(words: Sequence[str]) -> dict[str, Any]:
         if not word.startswith("--"):
             raise ForkLeftError(f"expected an option such as --learning_rate, found {word!r}")
         name, given, value = word[2:].partition("=")
-        if not given:
-            value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
+        if not given and rest and not rest[0].startswith("--"):
+            value = rest.pop(0)
+        elif not given:
+            hint = _hints().get(name.replace("-", "_"), bool)
+            if hint is not Any and bool not in _kinds(hint):
+                raise ForkLeftError(f"expected a value behind --{name}")
+            value = "true"
         try:
             values[name.replace("-", "_")] = yaml.load(value, _Loader)
         except yaml.YAMLError as error:
@@ -293,8 +345,7 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     """
     if hint is Any:
         return value
-    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    kinds = {_kind(one): typing.get_args(one) for one in (typing.get_args(hint) if union else (hint,))}
+    kinds = _kinds(hint)
     if isinstance(value, list) and list in kinds:
         (inner,) = kinds[list] or (Any,)
         return [_typed(name, one, inner) for one in value]
@@ -316,6 +367,20 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
         return str(value).lower() if isinstance(value, bool) else str(value)
     wanted = " or ".join(words for kind, words in _WORDS.items() if kind in kinds)
     raise ForkLeftError(f"{name}: expected {wanted or 'nothing, as no recipe can hold it'}, found {value!r:.60}")
+
+
+def _hints() -> dict[str, Any]:
+    """The declared type of every option."""
+    # Transformers declares text alone: a checkpoint's folder, where true is the newest one here and false is none; and
+    # an old notation of FSDP, where true and false are the new one.
+    ours = {"resume_from_checkpoint": bool | str, "fsdp": bool | str}
+    return typing.get_type_hints(ForkLeftConfig) | typing.get_type_hints(Recipe) | ours
+
+
+def _kinds(hint: Any) -> dict[Any, tuple[Any, ...]]:
+    """What a value of a hint may be in YAML, each with what is within it."""
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return {_kind(one): typing.get_args(one) for one in (typing.get_args(hint) if union else (hint,))}
 
 
 def _kind(hint: Any) -> Any:

@@ -19,6 +19,7 @@ from huggingface_hub import CommitInfo, upload_folder
 from safetensors import SafetensorError
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
@@ -37,7 +38,10 @@ _WRITE_ERRORS = (OSError, SafetensorError, RuntimeError)
 _NOT_THE_MODEL = (
     *("_*", "checkpoint-*", "optimizer*", "scheduler*", "scaler*", "rng_state*", "pytorch_model_fsdp*"),
     *("trainer_state.json", "traces.jsonl", "routes.jsonl", RUN_FILE, LOCK_FILE, checkpoints.MANIFEST),
+    TRAINING_ARGS_NAME,
 )
+# Where Transformers warns that options are not those of the checkpoint, and how the warning begins.
+_COMPARER, _OTHER_ARGUMENTS = "transformers.trainer_utils", "Warning: The following arguments do not match"
 
 
 class _AtSteps(TrainerCallback):
@@ -47,6 +51,9 @@ class _AtSteps(TrainerCallback):
         # Where the epochs decide how many updates there are, they are known only now.
         for name in ("save_at", "eval_at"):
             check_steps(name, getattr(args, name), state.max_steps)
+        if state.global_step >= state.max_steps and state.is_world_process_zero:
+            longer = "num_train_epochs" if args.max_steps == -1 else "max_steps"
+            _LOG.warning("the run had ended at update %d; a larger %s makes it longer", state.global_step, longer)
 
     def on_step_end(self, args: ForkLeftConfig, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         control.should_save |= state.global_step in (args.save_at or ())
@@ -147,6 +154,18 @@ class SavingTrainer(Trainer):
         if lengthened:
             self._decisive[LENGTHENED] = lengthened
         return str(checkpoint), step
+
+    def _init_training_state(self, max_steps: int, *others: Any, **settings: Any) -> tuple[int, int]:
+        # What differs from the checkpoint is allowed (`check_resumable`), and shall hold: Transformers warns of it, and
+        # keeps the intervals of the checkpoint.
+        log = logging.getLogger(_COMPARER)
+        log.addFilter(_is_no_comparison)
+        try:
+            found = super()._init_training_state(max_steps, *others, **settings)
+        finally:
+            log.removeFilter(_is_no_comparison)
+        self.state.compute_steps(self.args, max_steps)
+        return found
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -249,6 +268,8 @@ class SavingTrainer(Trainer):
         with self._staged(staging):
             self._write_final(staging)
             if self.is_world_process_zero():
+                # A pickle, which nobody needs beside a model.
+                (staging / TRAINING_ARGS_NAME).unlink(missing_ok=True)
                 checkpoints.move_files(staging, output)
         self.accelerator.wait_for_everyone()
         if self.args.push_to_hub and not _internal_call:
@@ -325,3 +346,7 @@ class SavingTrainer(Trainer):
             revision=revision or self.args.hub_revision,
             **settings,
         )
+
+
+def _is_no_comparison(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(_OTHER_ARGUMENTS)

@@ -6,12 +6,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from forkleft.cli import main
-from forkleft.cli.runs import rows_of
+from forkleft.cli import main, runs
+from forkleft.cli.runs import rows_of, told_of_end
 from forkleft.errors import ForkLeftError
+from forkleft.train.recipes import Recipe
 
 LAB = str(Path(__file__).parents[2] / "recipes" / "lab.yaml")
 QUICK = ["--max_steps", "1", "--train_questions", "4", "--questions_per_update", "4", "--passes", "4"]
@@ -38,12 +40,36 @@ def test_a_recipe_trains_and_its_result_loads_as_a_student(tmp_path, capsys):
     # The answers were there: asking again would have appended.
     assert len((output / "teacher_answers.jsonl").read_text().splitlines()) == 4
     assert main([*words, "--rho", "0.9"]) == 2
-    assert "holds checkpoints of an earlier run" in capsys.readouterr().err
+    assert "holds a finished run" in capsys.readouterr().err
     assert main([*words, "--resume_from_checkpoint", "true"]) == 0
     assert (output / "recipe.yaml").read_text() == kept
     again = tmp_path / "again"
     assert main(["train", "--config", str(output / "recipe.yaml"), "--output_dir", str(again)]) == 0
     assert (again / "model.safetensors").read_bytes() == (output / "model.safetensors").read_bytes()
+
+
+def test_the_end_names_what_there_is_in_80_columns(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs/a")
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").touch()
+    assert told_of_end(folder) == "runs/a: the model, its card and metrics.jsonl"
+    (folder / "curves.png").touch()
+    for step in (2, 4, 10):
+        (folder / f"checkpoint-{step}").mkdir()
+    assert told_of_end(folder).splitlines() == [
+        "runs/a: the model, its card, metrics.jsonl, curves.png, checkpoint-2,",
+        "  checkpoint-4 and checkpoint-10",
+    ]
+
+
+@pytest.mark.parametrize("file", [None, "small-q8.gguf"])
+def test_a_teacher_of_a_gguf_file_has_its_name(monkeypatch, file):
+    """Whether the file is named itself, or its folder and it."""
+    model = SimpleNamespace(config=SimpleNamespace(name_or_path="models"))
+    monkeypatch.setattr(runs, "load_teacher", lambda *given, **settings: SimpleNamespace(model=model))
+    said = Recipe(teacher="models" if file else "models/small-q8.gguf", teacher_gguf_file=file)
+    assert runs.teacher_of(said, None).model.config.name_or_path == "models/small-q8.gguf"
 
 
 def test_a_run_of_the_paper_as_shipped_starts_and_its_result_is_evaluated_without_options(tmp_path, capsys):
@@ -177,6 +203,8 @@ def test_adapters_are_saved_apart_or_merged(tmp_path, capsys, monkeypatch):
     apart, merged = tmp_path / "runs" / "apart", tmp_path / "runs" / "merged"
     assert (apart / "adapter_model.safetensors").exists()
     assert not (apart / "model.safetensors").exists()
+    # A pickle, of use to nobody.
+    assert not (apart / "training_args.bin").exists()
     assert main([*words, "--merge_adapters", "--output_dir", "runs/merged"]) == 0
     assert (merged / "model.safetensors").exists()
     assert not (merged / "adapter_model.safetensors").exists()

@@ -57,6 +57,18 @@ def test_models_of_the_lab_are_named_as_they_are_loaded(tmp_path):
     assert "base_model" not in metadata(page)
 
 
+def test_a_gguf_teacher_is_named_by_its_file(tmp_path):
+    trainer = make_trainer(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "small-q8.gguf").touch()
+    for name, told in (
+        (str(tmp_path / "models" / "small-q8.gguf"), "small-q8.gguf"),
+        ("owner/models/small-q8.gguf", "owner/models/small-q8.gguf"),
+    ):
+        trainer.teacher.model.config.name_or_path = name
+        assert f"taught by `{told}` with" in card_of(trainer, "lab:student-block")
+
+
 def test_what_the_hub_is_told(tmp_path):
     trainer = make_trainer(tmp_path)
     trainer.create_model_card(license="apache-2.0", tags="maths", dataset="owner/data", finetuned_from="owner/base")

@@ -92,7 +92,7 @@ def test_a_folder_that_cannot_be_one(tmp_path, monkeypatch):
         with pytest.raises(ForkLeftError, match=r"file/run: Not a|found a file"):
             folder.check_usable()
     with pytest.raises(
-        ForkLeftError, match=r"expected a folder to write to, found a file: .*file; name another .*--output_dir"
+        ForkLeftError, match=r"expected a folder to write to, found a file: .*file; name another \(output_dir\)"
     ):
         RunFolder(tmp_path / "file").held().__enter__()
     with pytest.raises(ForkLeftError, match=r"cannot write to .*file/run: Not a directory; name"):
@@ -108,6 +108,7 @@ def test_a_folder_that_cannot_be_one(tmp_path, monkeypatch):
         ([], None),
         ([LOCK_FILE, "teacher_answers.jsonl", "log.txt"], None),
         (["checkpoint-4/x"], "holds checkpoints of an earlier run; resume it"),
+        (["checkpoint-4/x", "README.md"], "holds a finished run; name another folder .*raise max_steps, and resume it"),
         (["README.md"], r"holds files of an earlier run \(README.md\), which a new one would overwrite"),
         (["model-00001-of-00002.safetensors", "metrics.jsonl"], r"\(model-00001-of-00002.safetensors, metrics.jsonl\)"),
         (["adapter_model.safetensors"], "and no checkpoint to resume; name another folder"),
@@ -122,10 +123,21 @@ def test_a_new_run_overwrites_nothing(tmp_path, files, message):
     if message is None:
         check({"seed": 1})
     else:
-        with pytest.raises(ForkLeftError, match=message):
+        with pytest.raises(ForkLeftError, match=message) as caught:
             check({"seed": 1})
+        # It is said from Python as well as from the command line.
+        assert "--" not in str(caught.value)
     if files == ["README.md"]:
         check({"seed": 1}, own=files)
+
+
+def test_a_finished_run_that_was_made_longer_and_broken_off_is_to_be_resumed(tmp_path):
+    (tmp_path / "checkpoint-4").mkdir()
+    (tmp_path / "README.md").touch()
+    write_run(tmp_path, {"seed": 1})
+    os.utime(tmp_path / "README.md", (1, 1))
+    with pytest.raises(ForkLeftError, match="checkpoints of an earlier run; resume it"):
+        RunFolder(tmp_path).check_new({"seed": 1})
 
 
 def test_the_run_that_was_broken_off_before_its_first_checkpoint_may_begin_again(tmp_path):

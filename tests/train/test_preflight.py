@@ -41,7 +41,8 @@ def write_rows(path, *rows):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--train_data", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["--train_data", "nowhere.jsonl"], "forkleft: train_data: expected a JSON Lines file, found none at nowhere"),
+        (["--eval_data", "nowhere.jsonl"], "forkleft: eval_data: expected a JSON Lines file, found none at nowhere"),
         (["--train_data", "ROWS", "--columns", "{question: problem}"], "has no column 'problem', there are question"),
         (["--train_data", "BLANK"], "expected answers, found none"),
         (["--train_data", "LONG"], "exceed the student's context of 512"),
@@ -82,7 +83,8 @@ def test_a_check_says_what_would_run_and_leaves_nothing(tmp_path, capsys, no_wei
     assert main([*words, "--check"]) == 0
     told = capsys.readouterr().out
     assert told.splitlines() == [
-        "student    lab:student-block, 342,576 weights, adapters of rank 4 trained in float32",
+        "student    lab:student-block, 342,576 weights, adapters of rank 4 trained in",
+        "           float32",
         "           block attention, blocks of 16, anchor prompt_end, same head",
         "teacher    lab:teacher-strong, 453,408 weights in float32",
         "questions  8 of lab:train, 8 with a reference solution",
@@ -90,10 +92,41 @@ def test_a_check_says_what_would_run_and_leaves_nothing(tmp_path, capsys, no_wei
         "updates    50 of 4 questions, 25 times through the data",
         "devices    1 process on cpu, 2 questions at a time, 2 accumulation steps",
         f"output     {tmp_path / 'run'}",
-        "           checkpoints every 25 updates and after 5, 10",
-        "           evaluations every 25 updates",
+        "           checkpoints after updates 5, 10, 25, 50",
+        "           evaluations after updates 25, 50",
     ]
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--max_steps", "3"], ["checkpoints after update 3", "evaluations after update 3"]),
+        (["--save_steps", "2"], ["checkpoints every 2 updates"]),
+        (["--save_steps", "7"], ["checkpoints every 7 updates and after update 50"]),
+        (["--save_steps", "0.5"], ["checkpoints after updates 25, 50"]),
+        (["--save_strategy", "no", "--eval_delay", "30"], ["checkpoints none", "evaluations after update 50"]),
+        (["--save_strategy", "epoch", "--save_at", "[3]"], ["checkpoints after every epoch and after update 3"]),
+    ],
+)
+def test_a_check_names_the_updates_that_there_will_be(tmp_path, capsys, no_weights, words, told):
+    assert main(["train", "--config", LAB, *QUICK, "--output_dir", str(tmp_path / "run"), *words, "--check"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in told if line not in lines] == []
+
+
+def test_bf16_without_a_gpu(tmp_path, capsys, monkeypatch, no_weights):
+    """A run is refused with what to type; a check goes on, and remarks on it."""
+    monkeypatch.setattr("forkleft.train.config.is_torch_bf16_gpu_available", lambda: False)
+    words = ["train", "--config", LAB, *QUICK, "--output_dir", str(tmp_path / "run"), "--bf16", "--use_cpu", "false"]
+    assert main(words) == 2
+    assert "bf16: true asks for a GPU" in (told := capsys.readouterr().err) and "--bf16 false" in told
+    assert main([*words, "--check"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == [
+        "remark     bf16: true asks for a GPU that computes in bfloat16, and there is",
+        "           none here: to run here, add --bf16 false",
+    ]
 
 
 def test_a_run_is_checked_against_the_one_in_its_folder(tmp_path, capsys, monkeypatch):
@@ -103,7 +136,7 @@ def test_a_run_is_checked_against_the_one_in_its_folder(tmp_path, capsys, monkey
     forbid_weights(monkeypatch)
     capsys.readouterr()
     assert main(words) == 2
-    assert "holds checkpoints of an earlier run; resume it" in capsys.readouterr().err
+    assert "holds a finished run; name another folder (output_dir)" in capsys.readouterr().err
     words += ["--resume_from_checkpoint", "true"]
     for other, told in (
         (["--rho", "0.25"], "rho was 0.5, is 0.25"),

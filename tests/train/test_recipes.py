@@ -3,6 +3,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 from transformers import TrainingArguments
 
 from forkleft.cli import main
@@ -170,8 +171,11 @@ def test_an_empty_value_is_none(tmp_path):
     ("text", "words", "message"),
     [
         ("learning_rat: 1\n", [], "no option 'learning_rat'; did you mean learning_rate?"),
-        ("", ["--pases", "3"], "no option 'pases'; did you mean passes?"),
-        ("", ["--xyzzyxyzzy"], "no option 'xyzzyxyzzy'; forkleft train --options lists all"),
+        ("", ["--pases", "3"], r"^--pases: there is no such option; did you mean --passes\?"),
+        ("", ["--xyzzyxyzzy"], "^--xyzzyxyzzy: there is no such option; forkleft train --options lists all"),
+        ("", ["--max_steps", "1.5"], "^--max_steps: expected a whole number, found 1.5"),
+        ("", ["--lora_rank"], "^expected a value behind --lora_rank$"),
+        ("", ["--output_dir", "--bf16"], "^expected a value behind --output_dir$"),
         ("learning_rate: fast\n", [], "learning_rate: expected a number, found 'fast'"),
         ("max_steps: 1.5\n", [], "max_steps: expected a whole number, found 1.5"),
         ("max_steps: .inf\n", [], "max_steps: expected a whole number, found inf"),
@@ -192,12 +196,18 @@ def test_an_empty_value_is_none(tmp_path):
         ("answers_timeout: 0\n", [], "answers_timeout must be more than 0 seconds, found 0.0"),
         ("answers_api_key: x\n", [], "is kept in no file; set FORKLEFT_ANSWERS_API_KEY in the environment"),
         ("teacher:\n", [], "expected values for student, .* teacher missing"),
-        ("a: [1\n", [], "is no YAML file"),
+        ("a: [1\n", [], "is no YAML file, line 6: expected ',' or ']'.*"),
     ],
 )
 def test_mistakes(tmp_path, text, words, message):
-    with pytest.raises(ForkLeftError, match=message):
+    with pytest.raises(ForkLeftError, match=message) as caught:
         read_recipe(write(tmp_path, text), words)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_mended_on_the_command_line_is_no_mistake_of_the_file(tmp_path):
+    path = write(tmp_path, "max_steps: many\nrho: 0.5\n")
+    assert list(read_options(path, ["--max_steps", "3"]))[-2:] == ["max_steps", "rho"]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -217,9 +227,28 @@ def test_a_recipe_is_kept_as_it_was_said(path, tmp_path):
     assert differing <= {"hub_token", "resume_from_checkpoint"}
 
 
+def test_whole_numbers_stay_whole_and_words_are_quoted_in_a_recipe_that_is_kept(tmp_path):
+    words = ["--eval_steps", "2", "--save_strategy", "no", "--run_name", "on", "--warmup_steps", "0.1"]
+    words += ["--lr_scheduler_kwargs", "{min_lr_rate: 0.05}", "--learning_rate", "1e-9"]
+    said = read_options(write(tmp_path, ""), words)
+    page = recipe_page(said)
+    assert "eval_steps: 2\n" in page and "save_strategy: 'no'\n" in page and "run_name: 'on'\n" in page
+    # Also for another reader of YAML.
+    assert yaml.safe_load(page)["save_strategy"] == "no"
+    (tmp_path / "kept.yaml").write_text(page)
+    kept = read_options(tmp_path / "kept.yaml")
+    assert kept == said and recipe_page(kept) == page
+
+
 def test_files_that_are_no_recipe(tmp_path):
-    with pytest.raises(ForkLeftError, match="there is no recipe"):
+    with pytest.raises(ForkLeftError, match=r"there is no recipe .*; the folder recipes/"):
         read_recipe(tmp_path / "missing.yaml")
+    for name in ("lap.yaml", "lab.yml", "lab"):
+        with pytest.raises(ForkLeftError, match=r"there is no recipe .*; did you mean .*recipes/lab.yaml\?"):
+            read_recipe(RECIPES[0].parent / name)
+    with pytest.raises(ForkLeftError, match=r"README.md is no YAML file, line \d+: ") as caught:
+        read_recipe(RECIPES[0].parents[1] / "README.md")
+    assert "\n" not in str(caught.value)
     (tmp_path / "list.yaml").write_text("- 1\n")
     with pytest.raises(ForkLeftError, match="expected names with values"):
         read_recipe(tmp_path / "list.yaml")
@@ -247,4 +276,12 @@ def test_options_come_in_groups(capsys):
     assert {"questions_per_update"} == groups["Updates"].keys()
     assert main(["train", "--options"]) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line != line.rstrip() or len(line) > 80 or "%%" in line] == []
+    for name, told in (
+        ("resume_from_checkpoint", "    Go on with the run in output_dir: true from its newest whole checkpoint, or"),
+        ("fp16", "    Refused: use bf16."),
+        ("disable_tqdm", "    Plain lines of progress in a terminal"),
+    ):
+        place = next(k for k, line in enumerate(lines) if line.startswith(f"{name} "))
+        assert lines[place + 1].startswith(told)
     assert lines.index("Learning rate") < next(k for k, line in enumerate(lines) if line.startswith("learning_rate "))

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import logging
 import os
 import shutil
 from concurrent.futures import Future
@@ -94,6 +95,28 @@ def test_a_run_goes_on_in_its_own_folder(tmp_path):
     with pytest.raises(ForkLeftError, match=r"one/checkpoint-2 is not of the run in .*two: .* set output_dir to that"):
         again.train(resume_from_checkpoint=str(tmp_path / "one" / "checkpoint-2"))
     assert sorted((tmp_path / "two").rglob("*")) == before
+
+
+def test_intervals_may_change_when_a_run_is_resumed_and_then_hold(tmp_path, monkeypatch):
+    """Transformers would warn of them, and go on with the old ones."""
+    told = []
+    log = logging.getLogger("transformers.trainer_utils")
+    monkeypatch.setattr(log, "callHandlers", told.append)
+    make_trainer(tmp_path, **CHECKPOINTED | {"max_steps": 2}).train()
+    make_trainer(tmp_path, **CHECKPOINTED | {"save_steps": 1, "max_steps": 4}).train(resume_from_checkpoint=True)
+    assert list(checkpoints.steps(tmp_path)) == [2, 3, 4]
+    assert [record.getMessage() for record in told] == []
+
+
+@pytest.mark.parametrize("length", [{"max_steps": 2}, {"max_steps": -1, "num_train_epochs": 1}])
+def test_a_run_that_had_ended_says_so_when_it_is_resumed(tmp_path, caplog, length):
+    settings = CHECKPOINTED | length
+    first = make_trainer(tmp_path, **settings)
+    first.train()
+    assert "had ended" not in caplog.text
+    make_trainer(tmp_path, **settings).train(resume_from_checkpoint=True)
+    name = "max_steps" if "num_train_epochs" not in length else "num_train_epochs"
+    assert f"the run had ended at update {first.state.global_step}; a larger {name} makes it longer" in caplog.text
 
 
 def test_a_finished_run_is_not_overwritten(tmp_path):

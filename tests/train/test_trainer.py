@@ -243,7 +243,7 @@ def test_resuming_with_another_configuration_is_refused(tmp_path):
     rows = [*ROWS[:-1], ROWS[-1] | {"answer": "7"}]
     with pytest.raises(ForkLeftError, match="another configuration: questions was "):
         make_trainer(tmp_path, rows=rows, **CHECKPOINTED | {"max_steps": 2}).train(resume_from_checkpoint=True)
-    with pytest.raises(ForkLeftError, match="holds checkpoints of an earlier run; resume it"):
+    with pytest.raises(ForkLeftError, match="holds a finished run; name another folder"):
         make_trainer(tmp_path, **CHECKPOINTED | {"max_steps": 2}).train()
     with pytest.raises(ForkLeftError, match="no whole checkpoint to resume from"):
         make_trainer(tmp_path / "empty").train(resume_from_checkpoint=True)
