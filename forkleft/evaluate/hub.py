@@ -13,11 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.prompts import letters_of
-from forkleft.randomness import keyed_generator
 
 Row = Mapping[str, Any]
 # The subset that a row is from, its number there, and the row: one row of ours, or several.
@@ -70,6 +67,11 @@ def _mt_aime(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
 
 def _gpqa(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
     """The right answer stands first; the options are shuffled, in one order for everyone."""
+    # Here, because the list of benchmarks does without PyTorch.
+    import torch
+
+    from forkleft.randomness import keyed_generator
+
     name = row["Record ID"]
     options = [row["Correct Answer"], *(row[f"Incorrect Answer {wrong}"] for wrong in (1, 2, 3))]
     order = torch.randperm(len(options), generator=keyed_generator(0, "gpqa", name)).tolist()
