@@ -18,7 +18,8 @@ from forkleft.digests import fingerprint
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate import evaluation
 from forkleft.evaluate.benchmarks import BENCHMARKS
-from forkleft.evaluate.evaluation import list_benchmarks, load_evaluated, run_evaluation
+from forkleft.evaluate.evaluation import load_evaluated, run_evaluation
+from forkleft.evaluate.listing import list_benchmarks
 from forkleft.evaluate.protocols import Settings
 from forkleft.evaluate.results import read_results
 from forkleft.lab.models import model_path
