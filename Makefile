@@ -20,9 +20,12 @@ setup: $(READY)
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "ForkLeft needs Python 3.11 or newer, found $$($(PYTHON) --version); try make PYTHON=python3.11"; exit 1; }
+	@echo "Setting up $(VENV): PyTorch and what else requirements.lock names, 2 GB on disk and more with a GPU's libraries."
+	@echo "This takes several minutes, most of them for the download, and pip says nothing meanwhile; it is done once."
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --requirement requirements.lock
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@echo "$(VENV) is ready."
 	@touch $@
 
 # A process a core: the tests are many and small, each on one thread.

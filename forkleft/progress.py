@@ -18,6 +18,8 @@ _LONG_SECONDS = 3.0
 # How often somebody looks whether a phase takes long.
 _PULSE_SECONDS = 1.0
 _WIDEST_BAR, _NARROWEST_BAR = 20, 4
+# Rich's own colours of "done" and "not done" fall together where a terminal has 16 of them.
+_BAR = {"style": "bright_black", "complete_style": "cyan", "finished_style": "green"}
 
 
 class Meter:
@@ -122,7 +124,7 @@ class Meter:
         line = Table.grid(padding=(0, 2, 0, 0))
         for _ in range(len(row) + 1):
             line.add_column(no_wrap=True)
-        line.add_row(row[0], ProgressBar(self.total, self.done, width=width), *row[1:])
+        line.add_row(row[0], ProgressBar(self.total, self.done, width=width, **_BAR), *row[1:])
         figures = Text(self._figures, no_wrap=True, overflow="ellipsis")
         return Group(line, figures) if self._figures else Group(line)
 

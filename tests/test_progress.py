@@ -1,4 +1,5 @@
 import io
+import re
 import threading
 
 import pytest
@@ -199,3 +200,17 @@ def test_times():
         "1:00:00",
         "27:04:05",
     ]
+
+
+@pytest.mark.parametrize("colours", ["standard", "256", "truecolor"])
+def test_what_is_done_looks_other_than_what_is_not(colours):
+    """Also where there are 16 colours: the bar before the first step, on its way, and at the end."""
+
+    def codes(done):
+        console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=colours)
+        console.print(Meter(console, "question", 4, done=done).picture())
+        return re.findall(r"\x1b\[([\d;]+)m[━╸╺]", console.file.getvalue())
+
+    begun, under_way, ended = codes(0), codes(2), codes(4)
+    assert begun[-1] != ended[0]
+    assert under_way[0] != under_way[-1] == begun[-1]

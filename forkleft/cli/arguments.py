@@ -2,7 +2,9 @@
 
 import argparse
 import os
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from forkleft.errors import ForkLeftError
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
     from forkleft.students import Student
 
 Commands = argparse._SubParsersAction
+# Unpacking a GGUF file is worth a line where it takes longer than this.
+_LONG_SECONDS = 5.0
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -29,7 +33,7 @@ def add_command(
     )
     # Also behind the command, where people put it; SUPPRESS keeps the one in front of it.
     parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    parser.set_defaults(run=run, takes_options=takes_options)
+    parser.set_defaults(run=run, takes_options=takes_options, parser=parser)
     return parser
 
 
@@ -76,9 +80,22 @@ def token(text: str) -> str | int:
 
 def hide_loading_bars() -> None:
     """Transformers draws a progress bar for every model it loads; ours load in an instant."""
+    from transformers import modeling_gguf_pytorch_utils
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    # This one asks nobody.
+    modeling_gguf_pytorch_utils.tqdm = _unpacked
+
+
+def _unpacked(tensors: Sequence[Any], **bar: Any) -> Iterator[Any]:
+    """The tensors of a GGUF file, and one line instead of a bar if it takes long to unpack them."""
+    begun, said = time.monotonic(), False
+    for number, tensor in enumerate(tensors):
+        if not said and time.monotonic() - begun > _LONG_SECONDS:
+            said = True
+            print(f"unpacking the tensors of the GGUF file: {number} of {len(tensors)} done", file=sys.stderr)
+        yield tensor
 
 
 def place(options: argparse.Namespace) -> tuple[str, Any]:

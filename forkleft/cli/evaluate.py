@@ -43,10 +43,9 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """`forkleft eval`."""
-    from forkleft.evaluate.benchmarks import BENCHMARKS, load_benchmark
-    from forkleft.evaluate.evaluation import check_evaluation, list_benchmarks, load_evaluated, run_evaluation
+    from forkleft.evaluate.benchmarks import BENCHMARKS, data_at_hand, load_benchmark
     from forkleft.evaluate.hub import HubData
-    from forkleft.evaluate.protocols import Settings
+    from forkleft.evaluate.listing import list_benchmarks
     from forkleft.lab.benchmarks import LAB_BENCHMARKS, lab_items
     from forkleft.verify import MATHEMATICAL
 
@@ -88,6 +87,14 @@ def run(options: argparse.Namespace) -> None:
         if source is None or Path(source).expanduser().exists():
             raise ForkLeftError("--subset and --split are of a data set of the hub; name it with --data owner/name")
         source = HubData(source, (options.subset,), options.split or HubData.split)
+    if source is None:
+        for one in chosen:
+            # Says if FORKLEFT_DATA leads nowhere.
+            _ = one.made or data_at_hand(one)
+    # What is heavy, after the mistakes that can be told without it.
+    from forkleft.evaluate.evaluation import check_evaluation, load_evaluated, run_evaluation
+    from forkleft.evaluate.protocols import Settings
+
     settings = Settings(
         samples=options.samples,
         temperature=options.temperature,

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest and not options.takes_options:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        options.parser.error(f"unrecognized arguments: {' '.join(rest)}{_nearest(options.parser, rest)}")
     options.rest = rest
     # What loading found out: which tokens the models share, which fields of a configuration nobody reads.
     logging.basicConfig(format="%(message)s", handlers=[_StandardError()])
@@ -80,6 +80,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of a pipe went away (`| head`). Python would complain once more while closing standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _nearest(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
+    """`; did you mean --OPTION?` for the first option among words that a command does not know, if one is near."""
+    option = next((word.partition("=")[0] for word in words if word.startswith("-")), "")
+    near = difflib.get_close_matches(option, parser._option_string_actions, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -22,15 +22,18 @@ def recipe_arguments(command: argparse.ArgumentParser) -> None:
 
 def recipe_options(options: argparse.Namespace) -> dict[str, Any] | None:
     """What the recipe and the command line say; nothing, if only the list of options was asked for."""
-    from forkleft.train import recipes
-
     if options.options:
         _list_options()
         return None
+    # Before anything heavy is imported: these mistakes are told at once.
     if options.config is None:
         raise ForkLeftError(
             "expected a recipe: --config recipes/lab.yaml, for instance; --options lists what is in one"
         )
+    if not options.config.exists():
+        raise ForkLeftError(f"there is no recipe {options.config}; the folder recipes/ of the repository has some")
+    from forkleft.train import recipes
+
     hide_loading_bars()
     return recipes.read_options(options.config, options.rest)
 

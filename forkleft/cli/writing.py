@@ -31,7 +31,8 @@ def read_prompts(path: Path) -> list[list[Message]]:
         try:
             text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ForkLeftError(f"cannot read prompts from {path}: {error}") from error
+            told = error.strerror if isinstance(error, OSError) else error
+            raise ForkLeftError(f"cannot read prompts from {path}: {told}") from error
         found = [user_turn(line) for line in text.splitlines() if line.strip()]
     if not found:
         raise ForkLeftError(f"{path} holds no prompt; expected one a line")
@@ -65,6 +66,7 @@ def write_responses(
         with LiveText(console, student, pause=pause) as live:
             written = write(student, prompts, decoding, watch=live.show, **settings)
             live.finish(written[0].tokens, written[0].entropy)
+        _tell_empty(student, written)
     else:
         written = []
         # What is done is printed while the rest is written.
@@ -72,6 +74,8 @@ def write_responses(
             part = slice(start, start + settings["batch_size"])
             written += write(student, prompts[part], decoding, **settings)
             _print(conversations[part], written[part], as_json, separated=len(prompts) > 1)
+            if not as_json:
+                _tell_empty(student, written[part])
     if console.is_terminal and not as_json:
         tokens, forwards = sum(len(one.tokens) for one in written), sum(one.forwards for one in written)
         told = f"{tokens} tokens in {forwards} forwards ({tokens / forwards:.1f} a forward)"
@@ -102,6 +106,14 @@ def _print(
         else:
             # Responses have lines of their own, so that a line between two of them tells where one ends.
             print(f"{one.text}\n" if separated else one.text, flush=True)
+
+
+def _tell_empty(student: Student, written: Sequence[Trajectory]) -> None:
+    """Say of responses that begin with their end, and would look like nothing at all, what they are."""
+    for one in written:
+        if one.stopped and len(one.tokens) == 1:
+            stop = student.tokenizer.convert_ids_to_tokens(one.tokens[0])
+            print(f"forkleft: the response is empty: it began with its stop token {stop!r}", file=sys.stderr)
 
 
 def _conversation(where: str, row: dict[str, Any]) -> list[Message]:

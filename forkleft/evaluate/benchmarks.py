@@ -211,8 +211,14 @@ def load_benchmark(benchmark: Benchmark, source: str | Path | HubData | None = N
 
 
 def data_at_hand(benchmark: Benchmark, folder: str | Path | None = None) -> Path | None:
-    """The benchmark's file in a folder, by default FORKLEFT_DATA, or None."""
-    folder = folder or os.environ.get(DATA_FOLDER)
+    """The benchmark's file in a folder, by default FORKLEFT_DATA, or None.
+
+    Raises ForkLeftError if FORKLEFT_DATA names a folder that is not there.
+    """
+    named = os.environ.get(DATA_FOLDER)
+    if not folder and named and not Path(named).is_dir():
+        raise ForkLeftError(f"{DATA_FOLDER} names the folder {named}, which is not there; correct it, or unset it")
+    folder = folder or named
     return _in_folder(benchmark, Path(folder)) if folder else None
 
 

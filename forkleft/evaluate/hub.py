@@ -9,15 +9,17 @@ our names already need none (`plain`).
 """
 
 import ast
+import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.prompts import letters_of
-from forkleft.randomness import keyed_generator
+
+# How often the hub's client asks again before it says that there is no connection.
+_RETRIES = 1
 
 Row = Mapping[str, Any]
 # The subset that a row is from, its number there, and the row: one row of ours, or several.
@@ -70,6 +72,11 @@ def _mt_aime(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
 
 def _gpqa(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
     """The right answer stands first; the options are shuffled, in one order for everyone."""
+    # Here, because the list of benchmarks does without PyTorch.
+    import torch
+
+    from forkleft.randomness import keyed_generator
+
     name = row["Record ID"]
     options = [row["Correct Answer"], *(row[f"Incorrect Answer {wrong}"] for wrong in (1, 2, 3))]
     order = torch.randperm(len(options), generator=keyed_generator(0, "gpqa", name)).tolist()
@@ -147,9 +154,11 @@ def hub_rows(hub: HubData) -> Iterator[tuple[str, dict[str, Any]]]:
     for subset in hub.subsets:
         named = hub.path if subset is None else f"{hub.path}, {subset}"
         try:
-            rows = load_dataset(hub.path, subset, split=hub.split)
+            with _impatient():
+                rows = load_dataset(hub.path, subset, split=hub.split)
         except Exception as error:  # no network, no such data set, no permission: each its own class
-            raise ForkLeftError(f"cannot load {named} (split {hub.split}) from the hub: {error}") from error
+            told = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ForkLeftError(f"cannot load {named} (split {hub.split}) from the hub: {told}") from error
         for number, row in enumerate(rows):
             where = f"{named}, row {number}"
             try:
@@ -162,3 +171,19 @@ def hub_rows(hub: HubData) -> Iterator[tuple[str, dict[str, Any]]]:
                 ) from error
             for ours in read:
                 yield where, ours
+
+
+@contextmanager
+def _impatient() -> Iterator[None]:
+    """Let the hub's client give up after a few seconds, and not tell each try: the error says it in a line."""
+    from huggingface_hub.utils import http_backoff
+
+    log, usual = logging.getLogger("huggingface_hub.utils._http"), http_backoff.__kwdefaults__
+    level = log.level
+    log.setLevel(logging.ERROR)
+    http_backoff.__kwdefaults__ = {**usual, "max_retries": _RETRIES}
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        http_backoff.__kwdefaults__ = usual

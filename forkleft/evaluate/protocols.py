@@ -333,5 +333,6 @@ def _check_prompts(
         elif len(prompt) + room > model.context:
             raise ForkLeftError(
                 f"question {item.id}: a prompt of {len(prompt)} tokens and a response of up to {room} exceed the "
-                f"model's context of {model.context}; choose a smaller budget with max_new_tokens"
+                f"model's context of {model.context}; choose a smaller budget with --max-new-tokens "
+                "(in Python max_new_tokens)"
             )

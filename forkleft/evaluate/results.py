@@ -17,13 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.benchmarks import Benchmark, Item
-from forkleft.evaluate.protocols import Reply, Try
 from forkleft.evaluate.statistics import Estimate, accuracy, clustered_mean
-from forkleft.randomness import ids_key
+
+if TYPE_CHECKING:
+    from forkleft.evaluate.protocols import Reply, Try
 
 # Of configurations. Up to 1 `math` was the name of OPDLM's scorer, and written choices were read by other rules.
 FORMAT = 2
@@ -33,6 +34,9 @@ _PARTS = "records.part-*.jsonl"
 _NEEDED = {f"results.{name}": int for name in ("items", "expected_items", "samples")}
 _NEEDED |= {f"results.accuracy.{name}": float for name in ("value", "low", "high")}
 _NEEDED |= {f"configuration.{name}": str for name in ("benchmark", "protocol", "model.kind")}
+
+# Characters of a value in a message.
+_SHOWN = 40
 
 Key = tuple[str, int]
 
@@ -85,8 +89,11 @@ class Score:
     cluster: str
 
 
-def record_of(benchmark: Benchmark, asked: Try, reply: Reply) -> Record:
+def record_of(benchmark: Benchmark, asked: "Try", reply: "Reply") -> Record:
     """The record of a reply."""
+    # Here, because it loads PyTorch, which reading and comparing results does without.
+    from forkleft.randomness import ids_key
+
     told = asdict(reply) | {"prompt": ids_key(reply.prompt)[:16]}
     item = asked.item
     return Record(
@@ -352,10 +359,21 @@ def _parsed(line: bytes) -> Record | None:
 def _check_same(folder: Path, there: dict[str, Any], now: dict[str, Any]) -> None:
     old, new = flat(there), flat(now)
     if differing := [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]:
-        told = ", ".join(f"{name} ({old.get(name)!r:.40} there, {new.get(name)!r:.40} now)" for name in differing)
+        if "items.count" in differing and "items.digest" in differing:
+            # Says nothing more, and nothing to a person.
+            differing.remove("items.digest")
+        told = ", ".join(f"{name} ({_short(old.get(name))} there, {_short(new.get(name))} now)" for name in differing)
         raise ForkLeftError(
             f"{folder} holds results of another configuration; they differ in {told}; name another folder, or remove it"
         )
+
+
+def _short(value: Any) -> str:
+    """A value for a message; of a long text its beginning, in quotes that are closed."""
+    if isinstance(value, str) and len(value) > _SHOWN:
+        return repr(f"{value[: _SHOWN - 1]}…")
+    told = repr(value)
+    return told if len(told) <= _SHOWN + 2 else f"{told[: _SHOWN + 1]}…"
 
 
 def _as_of_today(configuration: dict[str, Any]) -> dict[str, Any]:

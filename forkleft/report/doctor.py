@@ -12,6 +12,9 @@ from transformers import __version__ as transformers_version
 from forkleft.objective.checks import CHECKS, Finding, examine
 from forkleft.students import Student
 
+# A check with a bound above this, in nats or relative, could hardly fail.
+_WIDE = 1.0
+
 
 def table(findings: Sequence[Finding], student: Student) -> Table:
     """The findings for a person."""
@@ -20,16 +23,23 @@ def table(findings: Sequence[Finding], student: Student) -> Table:
     readouts = "FlexAttention" if device.type == "cuda" else "SDPA"
     shown = Table(
         title=f"{type(model).__name__}, {str(model.dtype).removeprefix('torch.')} on {place}",
-        caption=f"Largest difference between our way and the plain way; up to the bound it is rounding. Readouts "
-        f"through {readouts}, rollouts through SDPA; PyTorch {torch.__version__}, Transformers {transformers_version}.",
+        caption="Largest difference between our way and the plain way, in nats (of gradients: relative to the largest "
+        f"one); up to the bound it is rounding. Readouts through {readouts}, rollouts through SDPA; PyTorch "
+        f"{torch.__version__}, Transformers {transformers_version}.",
+        caption_justify="left",
         box=box.SIMPLE_HEAD,
     )
     shown.add_column("check")
     for column in ("difference", "bound", ""):
         shown.add_column(column, justify="right", no_wrap=True)
-    for one in findings:
+    for number, one in enumerate(findings):
+        if number:
+            # Else what a check means looks like another check.
+            shown.add_row()
         mark = "[green]holds[/]" if one.holds else "[bold red]broken[/]"
-        row = (f"{one.name}\n[dim]{escape(one.meaning)}[/]", f"{one.difference:.1e}", f"{one.bound:.0e}", mark)
+        unit = "relative" if "gradient" in one.name else "nats"
+        numbers = (f"{one.difference:.1e} {unit}", f"{one.bound:.0e} {unit}")
+        row = (f"{escape(one.name)}\n[dim]{escape(one.meaning)}[/]", *numbers, mark)
         shown.add_row(*row)
     return shown
 
@@ -49,6 +59,14 @@ def doctor(student: Student) -> bool:
 
         findings = examine(student, begin)
     console.print(table(findings, student))
+    if wide := [one.name for one in findings if one.bound > _WIDE]:
+        name = str(student.model.dtype).removeprefix("torch.")
+        again = "" if name in ("float32", "float64") else "; run it in float32 (--dtype float32) to check the maths"
+        console.print(
+            f"Wide bounds ({'; '.join(wide)}): in {name} rounding alone reaches this far for this model{again}.",
+            highlight=False,
+            markup=False,
+        )
     if all(one.holds for one in findings):
         console.print("Everything holds here.", highlight=False)
         return True

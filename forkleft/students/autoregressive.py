@@ -17,7 +17,14 @@ from transformers import (
 
 from forkleft.errors import ForkLeftError
 from forkleft.students.bundled import local_path
-from forkleft.students.shards import first_line, refuse_other_weights, refuse_other_weights_on_hub, shown
+from forkleft.students.shards import (
+    first_line,
+    hub_unreached,
+    not_reached,
+    refuse_other_weights,
+    refuse_other_weights_on_hub,
+    shown,
+)
 
 
 def load_causal_lm(
@@ -64,6 +71,8 @@ def load_causal_lm(
             model, report = _empty_model(source, dtype, **common), {}
         tokenizer = AutoTokenizer.from_pretrained(source, **common)
     except Exception as error:  # of many kinds: hub, safetensors, a damaged GGUF file, an unknown class
+        if not path.is_dir() and hub_unreached(error):
+            raise not_reached(source) from error
         if gguf_file is None and not path.is_dir():
             refuse_other_weights_on_hub(source, revision or None)
         raise ForkLeftError(

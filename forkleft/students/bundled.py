@@ -1,5 +1,7 @@
 """Where the models that ship with the package are: `lab:NAME`, wherever a model can be named."""
 
+import difflib
+from collections.abc import Iterable
 from pathlib import Path
 
 from forkleft.errors import ForkLeftError
@@ -15,8 +17,14 @@ def model_path(name: str) -> Path:
     """The folder of a shipped model, loadable by `AutoModelForCausalLM.from_pretrained`."""
     known = sorted(path.name for path in _WEIGHTS.iterdir())
     if name not in known:
-        raise ForkLeftError(f"no lab model {name!r}; there are {', '.join(known)}")
+        raise ForkLeftError(f"no lab model {name!r}; there are {', '.join(known)}{did_you_mean(name, known)}")
     return _WEIGHTS / name
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean NAME?` with what is nearest to a name that is not known; nothing, if nothing is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def bundled_name(path: str | Path) -> str | None:

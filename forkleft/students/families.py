@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from forkleft.errors import AutoregressiveError, ForkLeftError
+from forkleft.students.bundled import did_you_mean
 from forkleft.students.family import Family
 
 
@@ -94,7 +95,7 @@ _AUTOREGRESSIVE = ("llama", "qwen2", "qwen3", "qwen3_moe")
 def named_family(name: str) -> FamilyRecord:
     """The record of a name. Raises ForkLeftError listing the names there are."""
     if name not in RECORDS:
-        raise ForkLeftError(f"unknown family {name!r}; there are {', '.join(RECORDS)}")
+        raise ForkLeftError(f"unknown family {name!r}; there are {', '.join(RECORDS)}{did_you_mean(name, RECORDS)}")
     return RECORDS[name]
 
 
@@ -105,13 +106,14 @@ def recognise(config: Mapping[str, Any]) -> FamilyRecord:
     if kind in _AUTOREGRESSIVE:
         raise AutoregressiveError(
             f"model_type {kind!r} is that of an autoregressive checkpoint: expected a diffusion model. Make a student "
-            f"of it with `forkleft convert`; if it already is one, say of which family (family=…: {names})"
+            f"of it with `forkleft convert`; if it already is one, say of which family (--family; in Python and "
+            f"in recipes family): {names}"
         )
     if isinstance(kind, str) and kind.startswith("a2d-"):
         raise ForkLeftError(
             f"model_type {kind!r} is used for two families: block diffusion (BD3LM, OPDLM) and masked diffusion with "
-            "full attention (MDLM), and nothing in config.json tells them apart; say which one with family='bd3lm' or "
-            "family='mdlm'"
+            "full attention (MDLM), and nothing in config.json tells them apart; say which one: family bd3lm or mdlm "
+            "(--family; in Python and in recipes family)"
         )
     if kind == "Dream" and "block_size" in config:
         raise ForkLeftError(
@@ -123,7 +125,7 @@ def recognise(config: Mapping[str, Any]) -> FamilyRecord:
             return record
     raise ForkLeftError(
         f"config.json has model_type {kind!r}, which is none of the known student families; if it is one under another "
-        f"name, say which with family=…: {names}"
+        f"name, say which (--family; in Python and in recipes family): {names}"
     )
 
 

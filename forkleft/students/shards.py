@@ -15,6 +15,7 @@ from typing import Any
 
 import huggingface_hub
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -32,6 +33,9 @@ _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF
 # What this module writes, and may therefore remove.
 _WRITTEN = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _SHOWN = 20
+# No connection, or none allowed. Those of the client's own HTTP library are told by name: it has changed once.
+_UNREACHED = (LocalEntryNotFoundError, OfflineModeIsEnabled, ConnectionError)
+_UNREACHED_NAMES = ("ConnectError", "ConnectTimeout", "ReadTimeout", "ProxyError")
 
 
 def checkpoint_folder(path_or_hub_id: str | Path, *, weights: bool = True) -> Path:
@@ -52,7 +56,7 @@ def checkpoint_folder(path_or_hub_id: str | Path, *, weights: bool = True) -> Pa
     found = _HUB_ID.fullmatch(str(path_or_hub_id))
     if not found:
         raise ForkLeftError(
-            f"there is no folder {path_or_hub_id}, and it cannot be the id of a repository (owner/name or "
+            f"there is no file or folder {path_or_hub_id}, and it cannot be the id of a repository (owner/name or "
             "owner/name@revision)"
         )
     name, revision = found.groups()
@@ -60,6 +64,8 @@ def checkpoint_folder(path_or_hub_id: str | Path, *, weights: bool = True) -> Pa
         wanted = _DOWNLOADED if weights else [pattern for pattern in _DOWNLOADED if pattern != _WEIGHTS]
         folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=wanted))
     except (OSError, ValueError) as error:  # what the hub's client raises derives from these
+        if hub_unreached(error):
+            raise not_reached(path_or_hub_id) from error
         raise ForkLeftError(
             f"there is no folder {path_or_hub_id}, and the hub gave no repository of that name: {first_line(error)}"
         ) from error
@@ -67,6 +73,24 @@ def checkpoint_folder(path_or_hub_id: str | Path, *, weights: bool = True) -> Pa
     if not any(folder.glob("*.safetensors")):
         refuse_other_weights_on_hub(name, revision)
     return folder
+
+
+def hub_unreached(error: BaseException | None) -> bool:
+    """Whether an error of the hub's client says that there was no way to the hub, and nothing about what is there."""
+    while error is not None:
+        if isinstance(error, _UNREACHED) or type(error).__name__ in _UNREACHED_NAMES:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def not_reached(name: str | Path) -> ForkLeftError:
+    """What to say of a model that is not here, where the hub was not reached."""
+    if huggingface_hub.constants.is_offline_mode():
+        why, what = "the hub was not asked, since HF_HUB_OFFLINE is set", "unset it to download the model"
+    else:
+        why, what = "the hub was not reached", "try again with a connection"
+    return ForkLeftError(f"there is no folder {name} here, and {why}; name a local folder, or {what}")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -114,7 +138,8 @@ def _refuse(where: str, files: Iterable[str]) -> None:
     if packed := [file for file in files if file.endswith(".gguf")]:
         raise ForkLeftError(
             f"{where} has only GGUF weights ({shown(packed)}); name the file to use: --gguf-file {packed[0]} of "
-            f"`forkleft convert` makes a student of it, load_teacher(…, gguf_file={packed[0]!r}) a teacher"
+            "`forkleft convert` makes a student of it; of a teacher it is teacher_gguf_file in a recipe, gguf_file in "
+            "Python"
         )
 
 

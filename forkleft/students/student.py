@@ -152,7 +152,8 @@ class Student:
         if len(prompt) + new_tokens > self.context:
             raise ForkLeftError(
                 f"{what}: a prompt of {len(prompt)} tokens and a response of up to {new_tokens} exceed the model's "
-                f"context of {self.context}; shorten the prompt or the response budget"
+                f"context of {self.context}; shorten the prompt, or the response budget with "
+                "--max-new-tokens (in Python and in recipes max_new_tokens)"
             )
 
 

@@ -1,6 +1,7 @@
 import io
 import json
 import logging
+import os
 import subprocess
 import sys
 import zipfile
@@ -59,6 +60,9 @@ def test_help_names_the_commands_and_loads_nothing_heavy():
         (["lab", "sample", "--shares", "1,x,1"], "expected three numbers such as 1,1,0.1, found '1,x,1'"),
         (["lab", "sample", "--shares", "1,1"], "operator shares are 3 weights"),
         (["lab", "sample", "--colour"], "unrecognized arguments: --colour"),
+        (["eval", "--limt", "5"], "--limt 5; did you mean --limit? (see forkleft eval --help)"),
+        (["lab", "sample", "--cuont=2"], "did you mean --count? (see forkleft lab sample --help)"),
+        (["eval", "--verifier", "maths"], "did you mean math?"),
         (["lab", "accuracy", "--model", "teacher-best"], "no lab model 'teacher-best'; there are student-block"),
         (["lab", "accuracy", "--set", "chain-7"], "no held-out set 'chain-7'; there are chain-2"),
     ],
@@ -404,3 +408,40 @@ def test_studies_that_cannot_be(capsys, tmp_path, words, message):
     code, _, err = run(capsys, "study", *(file if word == "STUDY" else word for word in words))
     assert code == 2
     assert message in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compare", "/nowhere/a", "/nowhere/b"],
+        ["train"],
+        ["train", "--config", "/nowhere/recipe.yaml"],
+        ["eval", "--list"],
+        ["eval", "--model", "m", "--benchmark", "gsm8", "--output", "o"],
+        ["eval", "--model", "m", "--benchmark", "gsm8k", "--output", "o"],
+    ],
+)
+def test_mistakes_are_told_before_anything_heavy_is_loaded(arguments):
+    code = (
+        "import sys; from forkleft.cli import main\n"
+        f"code = main({arguments!r})\n"
+        "print(code, sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    known = {**os.environ, "FORKLEFT_DATA": "" if "--list" in arguments else "/nowhere/data"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=known)
+    assert done.stdout.splitlines()[-1] == ("0 []" if "--list" in arguments else "2 []")
+    assert "/nowhere/data" in done.stderr or "gsm8k" not in arguments
+
+
+def test_a_gguf_file_is_unpacked_without_a_bar(capsys, monkeypatch):
+    from transformers import modeling_gguf_pytorch_utils
+
+    from forkleft.cli import arguments
+
+    monkeypatch.setattr(modeling_gguf_pytorch_utils, "tqdm", None)
+    arguments.hide_loading_bars()
+    assert list(modeling_gguf_pytorch_utils.tqdm([1, 2, 3], desc="Converting")) == [1, 2, 3]
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(arguments, "_LONG_SECONDS", -1.0)
+    assert list(modeling_gguf_pytorch_utils.tqdm([1, 2, 3], desc="Converting")) == [1, 2, 3]
+    assert capsys.readouterr().err == "unpacking the tensors of the GGUF file: 0 of 3 done\n"

@@ -11,6 +11,7 @@ from tiny import FAMILIES, tiny_student, tiny_tokenizer
 from forkleft.cli import main
 from forkleft.cli.writing import read_prompts, write_responses
 from forkleft.errors import ForkLeftError
+from forkleft.rollout import Trajectory
 from forkleft.students.families import Decoding
 
 STATIC = {"decoding": Decoding()}
@@ -28,7 +29,7 @@ def test_prompts_come_from_lines_and_from_rows(tmp_path, monkeypatch):
 
 
 def test_files_without_prompts(tmp_path):
-    with pytest.raises(ForkLeftError, match="cannot read prompts"):
+    with pytest.raises(ForkLeftError, match=r"cannot read prompts from .*missing.txt: No such file or directory$"):
         read_prompts(tmp_path / "missing.txt")
     (tmp_path / "empty.txt").write_text("\n")
     with pytest.raises(ForkLeftError, match="holds no prompt"):
@@ -58,6 +59,23 @@ def test_plain_text_and_json(capsys):
     # The tiny template adds nothing, so that both ways say the same.
     assert [row["text"] for row in rows] == texts
     assert {"messages", "tokens", "commit_pass", "entropy", "confidence", "stopped", "forwards"} <= rows[0].keys()
+
+
+def test_a_response_that_begins_with_its_end_is_told(capsys, monkeypatch):
+    student = tiny_student(FAMILIES[0], tokenizer=tiny_tokenizer())
+    stop = student.vocabulary.stop_ids[0]
+    empty = Trajectory([stop], "", [1], [0.0], [1.0], stopped=True, forwards=1)
+    monkeypatch.setattr(
+        "forkleft.cli.writing.write", lambda student, prompts, *rest, **settings: [empty] * len(prompts)
+    )
+    asked = [[{"role": "user", "content": "a1"}]]
+    write_responses(student, asked, plain=False, as_json=False, **STATIC, max_new_tokens=8, batch_size=1)
+    told = capsys.readouterr()
+    name = student.tokenizer.convert_ids_to_tokens(stop)
+    assert told.out == "\n"
+    assert told.err == f"forkleft: the response is empty: it began with its stop token {name!r}\n"
+    write_responses(student, asked, plain=False, as_json=True, **STATIC, max_new_tokens=8, batch_size=1)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("messages", [[], "one", [{"role": "user"}], [3]])

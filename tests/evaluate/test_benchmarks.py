@@ -300,3 +300,9 @@ def test_real_clusters_and_training_data(data_folder):
     # Every file there is one of these.
     known = {name for one in BENCHMARKS.values() for name in one.files} | {"gsm8k_train.jsonl.gz"}
     assert {name for name in os.listdir(data_folder) if ".jsonl" in name} <= known
+
+
+def test_a_data_folder_that_is_not_there_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("FORKLEFT_DATA", str(tmp_path / "nope"))
+    with pytest.raises(ForkLeftError, match=r"FORKLEFT_DATA names the folder .*nope, which is not there"):
+        load_benchmark(BENCHMARKS["gsm8k"])

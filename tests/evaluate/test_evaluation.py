@@ -18,7 +18,8 @@ from forkleft.digests import fingerprint
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate import evaluation
 from forkleft.evaluate.benchmarks import BENCHMARKS
-from forkleft.evaluate.evaluation import list_benchmarks, load_evaluated, run_evaluation
+from forkleft.evaluate.evaluation import load_evaluated, run_evaluation
+from forkleft.evaluate.listing import list_benchmarks
 from forkleft.evaluate.protocols import Settings
 from forkleft.evaluate.results import read_results
 from forkleft.lab.models import model_path
@@ -164,7 +165,7 @@ def test_another_configuration_is_refused(student, tmp_path, monkeypatch, quiet)
     before = files(tmp_path)
     with pytest.raises(ForkLeftError, match=r"sampler.max_new_tokens \(8 there, 9 now\), sampler.passes \(None there"):
         run_evaluation(student, items, tmp_path, settings=Settings(max_new_tokens=9, passes=2), console=quiet)
-    with pytest.raises(ForkLeftError, match=r"items.count \(2 there, 1 now\), items.digest"):
+    with pytest.raises(ForkLeftError, match=r"items.count \(2 there, 1 now\); name"):
         run_evaluation(student, items, tmp_path, settings=Settings(max_new_tokens=8), limit=1, console=quiet)
     other = load_evaluated(model_path("student-shifted"))
     with pytest.raises(ForkLeftError, match=r"model.family.anchor \('prompt_end' there, 'absolute' now"):

@@ -1,6 +1,9 @@
 """Rows as the data sets on the hub have them, made up; nothing is downloaded."""
 
+import logging
+
 import pytest
+from huggingface_hub.utils import http_backoff
 
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.benchmarks import BENCHMARKS, Item, load_benchmark
@@ -140,3 +143,19 @@ def test_other_columns_than_expected(hub, name, row):
     hub([row])
     with pytest.raises(ForkLeftError, match=rf"{name}: .*row 0: expected the columns that this data set had"):
         items(name)
+
+
+def test_a_hub_that_is_not_reached_is_told_once(monkeypatch, caplog):
+    """The hub's client tries again less often, says nothing meanwhile, and is as before afterwards."""
+    usual, seen = http_backoff.__kwdefaults__["max_retries"], []
+
+    def load_dataset(*names, split):
+        seen.append(http_backoff.__kwdefaults__["max_retries"])
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s")
+        raise ConnectionError("Couldn't reach the Hub\nand more")
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    with pytest.raises(ForkLeftError, match=r"cannot load owner/name .* the hub: Couldn't reach the Hub$"):
+        list(hub_rows(HubData("owner/name")))
+    assert seen[0] < usual == http_backoff.__kwdefaults__["max_retries"]
+    assert not caplog.messages

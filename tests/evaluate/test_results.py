@@ -344,3 +344,17 @@ def test_what_is_no_result_is_said(tmp_path):
         (tmp_path / "sums" / SUMMARY).write_text(json.dumps(wrong))
         with pytest.raises(ForkLeftError, match=r"summary\.json is damaged"):
             read_results(tmp_path)
+
+
+def test_other_items_are_told_by_their_number(tmp_path):
+    """A digest tells a person nothing; and texts that are cut have both their quotes."""
+    text = "the weights of some model or other, and then some"
+    there = {"items": {"count": 100, "digest": "a8cf"}, "model": text, "ids": list(range(40))}
+    folder = ResultFolder(tmp_path, there)
+    folder.path.joinpath(RECORDS).write_text(line_of(record("a", True)))
+    now = {"items": {"count": 50, "digest": "77b1"}, "model": "b", "ids": [1]}
+    with pytest.raises(ForkLeftError, match=r"count \(100 there, 50 now\), model \('the weights[^']*…' there") as told:
+        ResultFolder(tmp_path, now)
+    assert "digest" not in str(told.value)
+    with pytest.raises(ForkLeftError, match=r"items.digest \('a8cf' there, '77b1' now\)"):
+        ResultFolder(tmp_path, there | {"items": {"count": 100, "digest": "77b1"}})

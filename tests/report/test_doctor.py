@@ -21,3 +21,26 @@ def test_the_table_and_the_command(capsys, monkeypatch):
     with pytest.raises(SystemExit, match="1"):
         main(["doctor", "--device", "cpu"])
     assert "Something is broken here" in capsys.readouterr().out
+
+
+def test_the_table_says_its_units_and_keeps_checks_apart():
+    student = checks.stand_in(torch.float32, "cpu")
+    out = io.StringIO()
+    found = [checks.Finding("rows", 0.01, 0.1, "why"), checks.Finding("gradients", 0.01, 0.1, "what for")]
+    Console(file=out, width=120).print(doctor.table(found, student))
+    lines = [line.strip() for line in out.getvalue().splitlines()]
+    first = next(number for number, line in enumerate(lines) if line.startswith("rows"))
+    assert lines[first].split()[1:5] == ["1.0e-02", "nats", "1e-01", "nats"]
+    assert (lines[first + 1], lines[first + 2]) == ("why", "")
+    assert lines[first + 3].split()[:3] == ["gradients", "1.0e-02", "relative"]
+    told = next(line for line in out.getvalue().splitlines() if line.strip().startswith("Largest difference"))
+    assert len(told) - len(told.lstrip()) <= 2
+
+
+@pytest.mark.parametrize(("dtype", "bound", "told"), [("bfloat16", 3.0, True), ("bfloat16", 0.5, False)])
+def test_bounds_that_nothing_could_break_are_told(capsys, monkeypatch, dtype, bound, told):
+    monkeypatch.setattr(doctor, "examine", lambda student, begin: [checks.Finding("rows", 0.01, bound, "why")])
+    doctor.doctor(checks.stand_in(getattr(torch, dtype), "cpu"))
+    printed = " ".join(capsys.readouterr().out.split())
+    sentence = "in bfloat16 rounding alone reaches this far for this model; run it in float32"
+    assert (sentence in printed) is told

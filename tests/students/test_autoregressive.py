@@ -61,7 +61,7 @@ def test_bad_input(tmp_path, monkeypatch):
     with pytest.raises(ForkLeftError, match=r"pytorch_model.bin: pickles"):
         load_causal_lm(tmp_path / "ar")
     (tmp_path / "ar" / "pytorch_model.bin").rename(tmp_path / "ar" / "model.gguf")
-    with pytest.raises(ForkLeftError, match=r"name the file to use: .*load_teacher\(…, gguf_file='model.gguf'\)"):
+    with pytest.raises(ForkLeftError, match=r"name the file to use: --gguf-file model.gguf .* teacher_gguf_file"):
         load_causal_lm(tmp_path / "ar")
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
     with pytest.raises(ForkLeftError, match="cannot be loaded"):

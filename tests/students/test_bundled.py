@@ -16,6 +16,8 @@ def test_what_ships_is_found_by_name():
         assert bundled_name(local_path(f"lab:{name}")) == bundled_name(str(model_path(name))) == f"lab:{name}"
     with pytest.raises(ForkLeftError, match="no lab model 'teacher'; there are student-block, student-"):
         local_path("lab:teacher")
+    with pytest.raises(ForkLeftError, match="; did you mean student-block"):
+        local_path("lab:student-blok")
     assert local_path("~/lab") == Path.home() / "lab"
     assert bundled_name("runs/teacher-strong") is bundled_name("owner/teacher-strong") is bundled_name("") is None
 

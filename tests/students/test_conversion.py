@@ -106,7 +106,7 @@ def test_bad_input(tmp_path):
         ({"mask_token": 320}, "the mask id 320 is outside the model's 320 embeddings"),
         ({"mask_token": "<|endoftext|>"}, "the mask id 256 cannot also end a response"),
         ({"output": tmp_path / "ar"}, "is not an empty folder; name a new one"),
-        ({"source": tmp_path / "absent"}, "there is no folder"),
+        ({"source": tmp_path / "absent"}, "there is no file or folder"),
         ({"gguf_file": "absent.gguf"}, "cannot be loaded: .*absent.gguf"),
         ({"source": packed}, r"has only GGUF weights \(a.gguf, b.gguf\); name the file to use: --gguf-file a.gguf"),
         ({"source": odd}, r"expected an autoregressive checkpoint .* found model_type \['qwen3'\]"),

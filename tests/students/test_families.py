@@ -37,9 +37,12 @@ def test_the_facts_of_the_families():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "a2d-qwen3"}, r"BD3LM, OPDLM\) .*MDLM\).*family='bd3lm' or family='mdlm'"),
+        ({"model_type": "a2d-qwen3"}, r"BD3LM, OPDLM\) .*MDLM\).*family bd3lm or mdlm .--family"),
         ({"model_type": "a2d-llama"}, "'a2d-llama' is used for two families"),
-        ({"model_type": "qwen3"}, "autoregressive checkpoint: expected a diffusion model.*`forkleft convert`"),
+        (
+            {"model_type": "qwen3"},
+            "autoregressive checkpoint: expected a diffusion.*`forkleft convert`.*--family",
+        ),
         ({"model_type": "Dream", "block_size": 32}, r"'Dream' with a block_size \(32\) is not Dream 7B"),
         ({"model_type": "gpt2"}, "'gpt2', which is none of the known student families.*efficient-dlm, sdar, bd3lm"),
         ({}, "model_type None, which is none"),

@@ -214,10 +214,12 @@ def test_an_autoregressive_checkpoint_points_to_convert(tmp_path):
 
 def test_ambiguous_and_unknown_families(tmp_path):
     written = write_checkpoint(tmp_path, "bd3lm")
-    with pytest.raises(ForkLeftError, match="family='bd3lm' or family='mdlm'"):
+    with pytest.raises(ForkLeftError, match=r"family bd3lm or mdlm \(--family"):
         load_student(tmp_path)
     with pytest.raises(ForkLeftError, match="unknown family 'opd'; there are efficient-dlm, sdar"):
         load_student(tmp_path, family="opd")
+    with pytest.raises(ForkLeftError, match="; did you mean bd3lm"):
+        load_student(tmp_path, family="bd3")
     (tmp_path / "config.json").write_text(json.dumps(written.config | {"model_type": "mamba"}))
     with pytest.raises(ForkLeftError, match="model_type 'mamba', which is none of the known student families"):
         load_student(tmp_path)

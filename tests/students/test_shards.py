@@ -3,14 +3,18 @@
 import json
 import os
 import shutil
+import socket
+import types
 from fnmatch import fnmatch
 
+import huggingface_hub
 import pytest
 import torch
 from checkpoints_on_disk import same_parameters, write_checkpoint, write_weights
 
 from forkleft.errors import ForkLeftError
 from forkleft.students import load_student, shards
+from forkleft.students.autoregressive import load_causal_lm
 
 
 def test_bad_weights(tmp_path):
@@ -92,12 +96,37 @@ def test_pickled_weights_are_refused_by_name(tmp_path):
         load_student(folder)
 
 
+@pytest.mark.parametrize("load", [load_student, load_causal_lm])
+def test_a_hub_that_is_not_reached_is_no_wrong_name(load, monkeypatch):
+    """Without a connection, and where none is allowed; a repository that is not there is another matter."""
+    for offline, told in ((False, "and the hub was not reached; .* a connection"), (True, "HF_HUB_OFFLINE is set; ")):
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", offline)
+        monkeypatch.setattr("socket.getaddrinfo", no_network)
+        with pytest.raises(ForkLeftError, match=f"there is no folder owner/absent here, .*{told}") as raised:
+            load("owner/absent")
+        assert "Got:" not in str(raised.value) and "local folder" in str(raised.value)
+
+
+def test_a_repository_that_is_not_there(monkeypatch):
+    def refuse(*given, **settings):
+        response = types.SimpleNamespace(headers={}, request=None, status_code=404)
+        raise huggingface_hub.errors.RepositoryNotFoundError("404 Client Error", response=response)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(ForkLeftError, match="the hub gave no repository of that name: 404 Client Error"):
+        load_student("owner/absent")
+
+
+def no_network(*given, **settings):
+    raise socket.gaierror(-2, "Name or service not known")
+
+
 def test_paths_that_lead_nowhere(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ForkLeftError, match="and it cannot be the id of a repository"):
         load_student(tmp_path / "absent")
-    with pytest.raises(ForkLeftError, match="there is no folder owner/absent, and the hub gave no repository"):
-        load_student("owner/absent")
+    with pytest.raises(ForkLeftError, match=r"there is no file or folder x.ggufx, and it cannot be"):
+        load_student("x.ggufx")
     (tmp_path / "a.gguf").touch()
     with pytest.raises(ForkLeftError, match=r"a.gguf is a file: expected a checkpoint's folder"):
         load_student(tmp_path / "a.gguf")

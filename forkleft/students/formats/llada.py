@@ -40,7 +40,7 @@ _WHOLE: Mapping[str, str] = {
     "model.norm.weight": "model.transformer.ln_f.weight",
     "lm_head.weight": "model.transformer.ff_out.weight",
 }
-_LAYER: Mapping[str, str] = {
+_PARTS: Mapping[str, str] = {
     "self_attn.q_proj": "q_proj",
     "self_attn.k_proj": "k_proj",
     "self_attn.v_proj": "v_proj",
@@ -75,4 +75,4 @@ def tensor_name(name: str) -> str:
     if name in _WHOLE:
         return _WHOLE[name]
     number, part = _LAYER.fullmatch(name).groups()
-    return f"model.transformer.blocks.{number}.{_LAYER[part]}.weight"
+    return f"model.transformer.blocks.{number}.{_PARTS[part]}.weight"

@@ -127,6 +127,8 @@ _BOOKKEEPING = (
     "use_cache",
     "attn_implementation",
     "_name_or_path",
+    "_model_name_or_path",
+    "unk_token_id",
     "max_window_layers",
     "sliding_window",
     "layer_types",
@@ -140,6 +142,15 @@ _BOOKKEEPING = (
     "router_aux_loss_coef",
     "output_router_logits",
     "pretraining_tp",
+    # Of every configuration of Transformers.
+    "chunk_size_feed_forward",
+    "id2label",
+    "is_encoder_decoder",
+    "label2id",
+    "output_attentions",
+    "output_hidden_states",
+    "problem_type",
+    "return_dict",
 )
 
 # Frequencies that old versions saved; the stock classes compute them.
