@@ -27,8 +27,9 @@ def add(commands: Commands) -> None:
     evaluate.add_argument("--split", metavar="NAME", help="of the data set on the hub (default test)")
     told = "let the model write, or compare letters in the answer slot (default: the benchmark's)"
     evaluate.add_argument("--protocol", choices=("generated", "slot"), help=told)
-    told = "how mathematical answers are judged (default: opdlm, as the paper's were; math: as in training)"
-    evaluate.add_argument("--verifier", choices=("opdlm", "math"), help=told)
+    told = "of mathematical answers: opdlm (the default, as the paper's were), math (as in training); of any that are "
+    told += "written: your own function, package.module:function"
+    evaluate.add_argument("--verifier", metavar="NAME", help=told)
     evaluate.add_argument("--limit", type=int, metavar="N", help="only the first N items")
     evaluate.add_argument("--samples", type=int, default=1, metavar="K", help="responses an item, for avg@k and pass@k")
     sampler_arguments(evaluate)
@@ -48,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
     from forkleft.evaluate.hub import HubData
     from forkleft.evaluate.protocols import Settings
     from forkleft.lab.benchmarks import LAB_BENCHMARKS, lab_items
-    from forkleft.verify import MATHEMATICAL
+    from forkleft.verify import MATHEMATICAL, Verifier
 
     known = BENCHMARKS | LAB_BENCHMARKS
     if options.list:
@@ -68,12 +69,20 @@ def run(options: argparse.Namespace) -> None:
     if options.protocol is not None:
         chosen = [replace(one, protocol=options.protocol) for one in chosen]
     if options.verifier is not None:
-        if others := [one.name for one in chosen if one.verifier not in MATHEMATICAL]:
+        verifier = Verifier.of(options.verifier)
+        if verifier.function is not None:
+            others = [one.name for one in chosen if one.protocol == "slot"]
+            told = "judges what is written, and {} compare letters in a slot; add --protocol generated, or"
+        else:
+            others = [one.name for one in chosen if {verifier.kind, one.verifier.kind} - {*MATHEMATICAL}]
+            told = "is for mathematical answers, and those of {} are not;"
+            if verifier.kind not in MATHEMATICAL:
+                told = "cannot be given to {}: expected opdlm, math or package.module:function;"
+        if others:
             raise ForkLeftError(
-                f"--verifier {options.verifier} is for mathematical answers, and those of {', '.join(others)} are not; "
-                "evaluate them by themselves, without it"
+                f"--verifier {verifier.kind} {told.format(', '.join(others))} evaluate them by themselves, without it"
             )
-        chosen = [replace(one, verifier=options.verifier) for one in chosen]
+        chosen = [replace(one, verifier=verifier) for one in chosen]
     made = [one.name for one in chosen if one.made]
     said = [f"--{name}" for name in ("data", "subset", "split") if getattr(options, name) is not None]
     if made and said:

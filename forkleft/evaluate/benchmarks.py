@@ -23,7 +23,7 @@ from forkleft.errors import ForkLeftError
 from forkleft.evaluate import prompts
 from forkleft.evaluate.hub import SOURCES, HubData, hub_rows
 from forkleft.files import read_jsonl
-from forkleft.verify import LETTERS, Kind
+from forkleft.verify import LETTERS, Verifier
 
 Protocol = Literal["generated", "slot"]
 DATA_FOLDER = "FORKLEFT_DATA"
@@ -55,7 +55,8 @@ class Benchmark:
     """A set of questions and how a model is measured on it.
 
     `protocol` is `generated` (the model writes, the verifier judges) or `slot` (likelihood of the offered letters).
-    `verifier` is `opdlm` for the paper's mathematical benchmarks: their figures depend on its scorer.
+    `verifier` is `opdlm` for the paper's mathematical benchmarks: their figures depend on its scorer. A kind's name or
+    a function will do (`Verifier.of`).
     `templates` are prompts for some languages, `template` is for the others. `files` are names in the data folder, the
     first that is there counts. `cluster` is a pattern that finds in an id what translations of one question share,
     for items that do not say it themselves.
@@ -65,7 +66,7 @@ class Benchmark:
     name: str
     items: int
     protocol: Protocol
-    verifier: Kind
+    verifier: Verifier
     template: str
     licence: str
     max_new_tokens: int = 2048
@@ -74,6 +75,9 @@ class Benchmark:
     templates: Mapping[str, str] = field(default_factory=dict)
     cluster: str | None = None
     made: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "verifier", Verifier.of(self.verifier))
 
     def messages(self, item: Item) -> list[dict[str, str]]:
         """The conversation that asks the item: one user turn."""
@@ -241,7 +245,7 @@ def item_set(benchmark: Benchmark, items: Iterable[Item], source: str) -> ItemSe
                     f"{where}: item {item.id!r} has no choices to compare; add the field choices, or let the model "
                     "write its answers (--protocol generated)"
                 )
-            if benchmark.verifier != "choice":
+            if benchmark.verifier.kind != "choice":
                 continue
         # Where the question itself holds its options, the verifier looks for the usual letters.
         letters = LETTERS if item.choices is None else prompts.letters_of(item.choices)

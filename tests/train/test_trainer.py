@@ -6,6 +6,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -303,10 +304,9 @@ def test_there_must_be_something_to_evaluate_on(tmp_path):
         make_trainer(tmp_path).evaluate([])
 
 
-def test_evaluation_and_the_best_checkpoint(tmp_path, monkeypatch):
+def test_evaluation_and_the_best_checkpoint(tmp_path):
     """The second of three evaluations is the best, by script."""
     verdicts = iter([[True] * right + [False] * (5 - right) for right in (2, 4, 3)])
-    monkeypatch.setattr("forkleft.train.trainer.verify_batch", lambda *batch, **settings: next(verdicts))
     trainer = make_trainer(
         tmp_path,
         max_steps=6,
@@ -318,6 +318,7 @@ def test_evaluation_and_the_best_checkpoint(tmp_path, monkeypatch):
         save_total_limit=1,
         trainer={"eval_dataset": ROWS[:5]},
     )
+    trainer.verifier = SimpleNamespace(judge=lambda *batch, ids: next(verdicts))
     trainer.train()
     assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-4")
     assert [folder.name for folder in tmp_path.glob("checkpoint-*")] == ["checkpoint-4"]
