@@ -79,7 +79,8 @@ def make_trainer(output, *, rows=ROWS, verdicts="all-routes", dtype=torch.float3
     config = ForkLeftConfig(str(output), **SETTINGS | changes)
     trainer = ForkLeftTrainer(student, teacher, config, rows, **settings)
     # The collector's verifier sees the students' responses, then the teacher's, in every batch.
-    trainer.collector.verifier = scripted_verdicts(*VERDICTS[verdicts])
+    if verdicts is not None:
+        trainer.collector.verifier = scripted_verdicts(*VERDICTS[verdicts])
     return trainer
 
 
