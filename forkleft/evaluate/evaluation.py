@@ -193,7 +193,7 @@ def list_benchmarks(
     for column in ("licence", "data"):
         table.add_column(column, overflow="fold")
     for one in benchmarks:
-        if one.made:
+        if one.source is not None:
             data = "[green]made here[/]"
         elif path := data_at_hand(one, folder):
             data = _at_hand(one, path)
