@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from forkleft.teacher import Teacher, load_teacher
     from forkleft.train.config import ForkLeftConfig
     from forkleft.train.trainer import ForkLeftTrainer
+    from forkleft.verify import Verifier
 
 __version__ = "0.1.0.dev0"
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Student",
     "Teacher",
     "Trajectory",
+    "Verifier",
     "convert",
     "generate",
     "load_student",
@@ -43,6 +45,7 @@ _HOME = {
     "Student": "forkleft.students",
     "Teacher": "forkleft.teacher",
     "Trajectory": "forkleft.rollout",
+    "Verifier": "forkleft.verify",
     "convert": "forkleft.students",
     "generate": "forkleft.rollout",
     "load_student": "forkleft.students",

@@ -25,8 +25,9 @@ def read_template(given: str | Path, *folders: Path) -> str:
         template = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         told = " or ".join(map(str, dict.fromkeys(places)))
+        reason = error.strerror if isinstance(error, OSError) else error
         raise ForkLeftError(
-            f"cannot read the chat template {told}: {error}; expected a Jinja file, or the template itself"
+            f"cannot read the chat template {told}: {reason}; expected a Jinja file, or the template itself"
         ) from error
     if not template.strip():
         raise ForkLeftError(f"the chat template {path} is empty; expected Jinja that renders messages")

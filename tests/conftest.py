@@ -17,14 +17,6 @@ def one_thread():
     torch.set_num_threads(int(os.environ.get("FORKLEFT_TEST_THREADS", "1")))
 
 
-@pytest.fixture(autouse=True)
-def own_verifier(monkeypatch):
-    """Runs with scripted verdicts (`trainer_runs.py`) give the trainer another verifier; the next test has its own."""
-    from forkleft.train import collect
-
-    monkeypatch.setattr(collect, "judge_batch", collect.judge_batch)
-
-
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """The folder with the benchmarks' files, which are not part of the repository."""

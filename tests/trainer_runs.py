@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from exact import float64_throughout
@@ -18,7 +19,7 @@ from tiny import FAMILIES, STOP, tiny_model, tiny_student, tiny_tokenizer
 from transformers import TrainerCallback
 
 from forkleft.teacher import Teacher
-from forkleft.train import checkpoints, collect
+from forkleft.train import checkpoints
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.trainer import ForkLeftTrainer
 from forkleft.verify import Judgement
@@ -47,16 +48,16 @@ SETTINGS = {
 def scripted_verdicts(student_right, teacher_right):
     """A verifier whose verdicts follow the answers: random models are never right."""
 
-    def judge_batch(responses, answers, kind, *, letters):
-        judge_batch.calls += 1
-        who, right = ("student", student_right) if judge_batch.calls % 2 else ("teacher", teacher_right)
+    def judgements(responses, answers, *, ids):
+        judgements.calls += 1
+        who, right = ("student", student_right) if judgements.calls % 2 else ("teacher", teacher_right)
         return [
             Judgement(right(answer), f"{who}: {response[:4]}")
             for response, answer in zip(responses, answers, strict=True)
         ]
 
-    judge_batch.calls = 0
-    return judge_batch
+    judgements.calls = 0
+    return SimpleNamespace(judgements=judgements)
 
 
 # Whether the student, and whether the teacher, is right, by the expected answer.
@@ -69,8 +70,6 @@ VERDICTS = {
 
 
 def make_trainer(output, *, rows=ROWS, verdicts="all-routes", dtype=torch.float32, lora=False, **changes):
-    # The verifier of the trainer's module sees the students' responses, then the teacher's, in every batch.
-    collect.judge_batch = scripted_verdicts(*VERDICTS[verdicts])
     tokenizer = tiny_tokenizer()
     settings = changes.pop("trainer", {})
     if lora:
@@ -78,7 +77,11 @@ def make_trainer(output, *, rows=ROWS, verdicts="all-routes", dtype=torch.float3
     student = tiny_student(FAMILIES[0], tokenizer=tokenizer, dtype=dtype)
     teacher = Teacher(tiny_model("qwen2", seed=9, hidden_size=24, dtype=dtype), tokenizer, stop_ids=[STOP])
     config = ForkLeftConfig(str(output), **SETTINGS | changes)
-    return ForkLeftTrainer(student, teacher, config, rows, **settings)
+    trainer = ForkLeftTrainer(student, teacher, config, rows, **settings)
+    # The collector's verifier sees the students' responses, then the teacher's, in every batch.
+    if verdicts is not None:
+        trainer.collector.verifier = scripted_verdicts(*VERDICTS[verdicts])
+    return trainer
 
 
 def state_digest(trainer) -> str:

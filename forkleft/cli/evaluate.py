@@ -17,7 +17,8 @@ def add(commands: Commands) -> None:
     evaluate.add_argument("--ar", action="store_true", help="the model is autoregressive: a teacher, a reference")
     told = "with --ar, over several devices: auto, balanced … (default: on --device alone)"
     evaluate.add_argument("--device-map", metavar="MAP", help=told)
-    evaluate.add_argument("--benchmark", nargs="+", action="extend", metavar="NAME", help="gsm8k, mmlu, lab-chain-4 …")
+    told = "gsm8k, mmlu, lab-chain-4 …, or a YAML file that describes your own"
+    evaluate.add_argument("--benchmark", nargs="+", action="extend", metavar="NAME", help=told)
     evaluate.add_argument(
         "--output", type=Path, metavar="FOLDER", help="for the results; what is there is gone on with"
     )
@@ -27,8 +28,9 @@ def add(commands: Commands) -> None:
     evaluate.add_argument("--split", metavar="NAME", help="of the data set on the hub (default test)")
     told = "let the model write, or compare letters in the answer slot (default: the benchmark's)"
     evaluate.add_argument("--protocol", choices=("generated", "slot"), help=told)
-    told = "how mathematical answers are judged (default: opdlm, as the paper's were; math: as in training)"
-    evaluate.add_argument("--verifier", choices=("opdlm", "math"), help=told)
+    told = "of mathematical answers: opdlm (the default, as the paper's were), math (as in training); of any that are "
+    told += "written: your own function, package.module:function"
+    evaluate.add_argument("--verifier", metavar="NAME", help=told)
     evaluate.add_argument("--limit", type=int, metavar="N", help="only the first N items")
     evaluate.add_argument("--samples", type=int, default=1, metavar="K", help="responses an item, for avg@k and pass@k")
     sampler_arguments(evaluate)
@@ -43,37 +45,52 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """`forkleft eval`."""
-    from forkleft.evaluate.benchmarks import BENCHMARKS, data_at_hand, load_benchmark
+    from forkleft.evaluate.benchmarks import BENCHMARKS, data_at_hand, load_benchmark, read_benchmarks
     from forkleft.evaluate.hub import HubData
     from forkleft.evaluate.listing import list_benchmarks
-    from forkleft.lab.benchmarks import LAB_BENCHMARKS, lab_items
-    from forkleft.verify import MATHEMATICAL
+    from forkleft.lab.benchmarks import LAB_BENCHMARKS
+    from forkleft.verify import MATHEMATICAL, Verifier
 
-    known = BENCHMARKS | LAB_BENCHMARKS
+    known = {**BENCHMARKS, **LAB_BENCHMARKS}
+    chosen = []
+    for name in options.benchmark or ():
+        if not name.endswith((".yaml", ".yml")):
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]}?" if near else "forkleft eval --list names all"
+                raise ForkLeftError(f"there is no benchmark {name!r}; {hint}")
+            chosen.append(known[name])
+            continue
+        for one in read_benchmarks(name):
+            if one.name in known:
+                raise ForkLeftError(f"{name}: there is a benchmark {one.name} already; give yours another name")
+            chosen.append(one)
     if options.list:
-        list_benchmarks(known.values(), folder=options.data)
+        list_benchmarks([*known.values(), *(one for one in chosen if one.name not in known)], folder=options.data)
         return
     for name in ("model", "benchmark", "output"):
         if getattr(options, name) is None:
             raise ForkLeftError(f"expected --{name}; forkleft eval --help explains, --list names the benchmarks")
-    for name in options.benchmark:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "forkleft eval --list names all"
-            raise ForkLeftError(f"there is no benchmark {name!r}; {hint}")
     if options.device_map is not None and (options.device is not None or not options.ar):
         raise ForkLeftError("--device-map spreads the model of --ar over devices; it goes with --ar, without --device")
-    chosen = [known[name] for name in options.benchmark]
     if options.protocol is not None:
         chosen = [replace(one, protocol=options.protocol) for one in chosen]
     if options.verifier is not None:
-        if others := [one.name for one in chosen if one.verifier not in MATHEMATICAL]:
+        verifier = Verifier.of(options.verifier)
+        if verifier.function is not None:
+            others = [one.name for one in chosen if one.protocol == "slot"]
+            told = "judges what is written, and {} compare letters in a slot; add --protocol generated, or"
+        else:
+            others = [one.name for one in chosen if {verifier.kind, one.verifier.kind} - {*MATHEMATICAL}]
+            told = "is for mathematical answers, and those of {} are not;"
+            if verifier.kind not in MATHEMATICAL:
+                told = "cannot be given to {}: expected opdlm, math or package.module:function;"
+        if others:
             raise ForkLeftError(
-                f"--verifier {options.verifier} is for mathematical answers, and those of {', '.join(others)} are not; "
-                "evaluate them by themselves, without it"
+                f"--verifier {verifier.kind} {told.format(', '.join(others))} evaluate them by themselves, without it"
             )
-        chosen = [replace(one, verifier=options.verifier) for one in chosen]
-    made = [one.name for one in chosen if one.made]
+        chosen = [replace(one, verifier=verifier) for one in chosen]
+    made = [one.name for one in chosen if one.source is not None]
     said = [f"--{name}" for name in ("data", "subset", "split") if getattr(options, name) is not None]
     if made and said:
         raise ForkLeftError(
@@ -89,8 +106,9 @@ def run(options: argparse.Namespace) -> None:
         source = HubData(source, (options.subset,), options.split or HubData.split)
     if source is None:
         for one in chosen:
-            # Says if FORKLEFT_DATA leads nowhere.
-            _ = one.made or data_at_hand(one)
+            if one.source is None:
+                # Says if FORKLEFT_DATA leads nowhere.
+                data_at_hand(one)
     # What is heavy, after the mistakes that can be told without it.
     from forkleft.evaluate.evaluation import check_evaluation, load_evaluated, run_evaluation
     from forkleft.evaluate.protocols import Settings
@@ -109,7 +127,7 @@ def run(options: argparse.Namespace) -> None:
     )
     # Before questions are fetched, and a large model is loaded for minutes.
     check_evaluation(chosen, options.output, settings=settings, limit=options.limit, autoregressive=options.ar)
-    items = [lab_items(one) if one.made else load_benchmark(one, source) for one in chosen]
+    items = [load_benchmark(one, source) for one in chosen]
     hide_loading_bars()
     model = load_evaluated(
         options.model,

@@ -33,7 +33,6 @@ from forkleft.train.folders import RunFolder, in_main_process
 from forkleft.train.preflight import Prepared, check_folder, check_options, check_updates, plan_of
 from forkleft.train.recipes import API_KEY, Recipe, recipe_page
 from forkleft.train.trainer import ForkLeftTrainer
-from forkleft.verify import verify_batch
 
 _LAB = "lab:"
 _LAB_TRAIN = "train"
@@ -118,10 +117,10 @@ def prepare(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder) -> Prepar
     student, teacher = _without_weights(recipe)
     if recipe.lora_rank is not None:
         _check_adapters(recipe, student)
-    held_out = None
+    held_out, verifier = None, config.named_verifier()
     if recipe.eval_data is not None:
-        held_out = prepare_examples(student, teacher, _eval_rows(recipe, config), config)
-    examples = prepare_examples(student, teacher, _train_rows(recipe, config), config)
+        held_out = prepare_examples(student, teacher, _eval_rows(recipe, config), config, verifier)
+    examples = prepare_examples(student, teacher, _train_rows(recipe, config), config, verifier)
     check_updates(config, len(examples))
     found = Prepared(student, teacher, examples, held_out)
     in_main_process(partial(check_folder, config, folder, found))
@@ -146,8 +145,8 @@ def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
     state, console, budget = PartialState(), Console(), config.teacher_max_new_tokens
     # Of the student only its tokenizer, context and stop ids are needed; of a teacher on a server, too.
     student, teacher = _without_weights(recipe)
-    cache = AnswerCache(config.answer_file)
-    examples = prepare_examples(student, teacher, _train_rows(recipe, config), config)
+    cache, verifier = AnswerCache(config.answer_file), config.named_verifier()
+    examples = prepare_examples(student, teacher, _train_rows(recipe, config), config, verifier)
     answerer: Answerer | None = _server(recipe, teacher)
     if answerer is None:
         answerer = teacher = teacher_of(recipe, student)
@@ -170,7 +169,7 @@ def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
         asked = [example.messages for example in mine]
         texts = [one.text for one in cached_answers(answerer, cache, asked, max_new_tokens=budget, found=found)]
     expected = [example.answer for example in mine]
-    right = sum(verify_batch(texts, expected, config.verifier, letters=config.letters))
+    right = sum(verifier.judge(texts, expected, ids=[example.id for example in mine]))
     right, new = map(sum, zip(*gather_object([(right, len(set(unknown)))]), strict=True))
     if state.is_main_process:
         console.print(

@@ -7,23 +7,27 @@ The questions are JSON Lines, plain or gzipped, with `id`, `question` and `answe
 `choices`, `subject`, `language` and `cluster`; or a data set of the hub. Without a source they are looked for in the
 folder that the environment variable FORKLEFT_DATA names, then on the hub.
 
-Adding a benchmark is making a `Benchmark`. One whose items are made rather than read, such as the lab's, takes them
-through `item_set`.
+Adding a benchmark is describing it in a YAML file (`read_benchmarks`), as `benchmarks.yaml` does the built-in ones, or
+making a `Benchmark`. One whose items are made rather than read, such as the lab's, has a `source`.
 """
 
+import difflib
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+import yaml
 
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate import prompts
 from forkleft.evaluate.hub import SOURCES, HubData, hub_rows
 from forkleft.files import read_jsonl
-from forkleft.verify import LETTERS, Kind
+from forkleft.verify import LETTERS, Verifier
 
 Protocol = Literal["generated", "slot"]
 DATA_FOLDER = "FORKLEFT_DATA"
@@ -55,17 +59,18 @@ class Benchmark:
     """A set of questions and how a model is measured on it.
 
     `protocol` is `generated` (the model writes, the verifier judges) or `slot` (likelihood of the offered letters).
-    `verifier` is `opdlm` for the paper's mathematical benchmarks: their figures depend on its scorer.
+    `verifier` is `opdlm` for the paper's mathematical benchmarks: their figures depend on its scorer. A kind's name or
+    a function will do (`Verifier.of`).
     `templates` are prompts for some languages, `template` is for the others. `files` are names in the data folder, the
     first that is there counts. `cluster` is a pattern that finds in an id what translations of one question share,
     for items that do not say it themselves.
-    `made`: its items are made, not read from anywhere.
+    `source` makes its items, which are then read from nowhere. `home` is the folder of the file that describes it.
     """
 
     name: str
     items: int
     protocol: Protocol
-    verifier: Kind
+    verifier: Verifier
     template: str
     licence: str
     max_new_tokens: int = 2048
@@ -73,7 +78,11 @@ class Benchmark:
     hub: HubData | None = None
     templates: Mapping[str, str] = field(default_factory=dict)
     cluster: str | None = None
-    made: bool = False
+    source: Callable[["Benchmark"], "ItemSet"] | None = None
+    home: Path | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "verifier", Verifier.of(self.verifier))
 
     def messages(self, item: Item) -> list[dict[str, str]]:
         """The conversation that asks the item: one user turn."""
@@ -112,81 +121,59 @@ class ItemSet:
         return f"{len(self.items)} items" if self.complete else f"{len(self.items)} of {self.benchmark.items} items"
 
 
-BENCHMARKS: dict[str, Benchmark] = {
-    one.name: one
-    for one in (
-        Benchmark(
-            *("gsm8k", 1319, "generated", "opdlm", prompts.MATH, "MIT"),
-            files=("gsm8k_test.jsonl",),
-            hub=SOURCES["gsm8k"],
-        ),
-        Benchmark(
-            *("math500", 500, "generated", "opdlm", prompts.MATH, "MIT (disputed)"),
-            files=("math500.jsonl",),
-            hub=SOURCES["math500"],
-        ),
-        Benchmark(
-            *("aime24", 30, "generated", "opdlm", prompts.MATH, "MIT (compilation)"),
-            files=("aime24.jsonl",),
-            hub=SOURCES["aime24"],
-        ),
-        Benchmark(
-            *("aime25", 30, "generated", "opdlm", prompts.MATH, "Apache-2.0 (compilation)"),
-            files=("aime25.jsonl",),
-            hub=SOURCES["aime25"],
-        ),
-        Benchmark(
-            *("livemathbench-hard", 45, "generated", "opdlm", prompts.LIVEMATHBENCH, "CC-BY-4.0"),
-            files=("livemathbench_hard.jsonl", "livemathbench_hard_en.jsonl"),
-            hub=SOURCES["livemathbench-hard"],
-            templates={"zh": prompts.LIVEMATHBENCH_CHINESE, "cn": prompts.LIVEMATHBENCH_CHINESE},
-        ),
-        Benchmark(
-            *("mt-aime2024", 1650, "generated", "opdlm", prompts.MATH, "MIT (compilation)"),
-            max_new_tokens=4096,
-            files=("mt_aime2024.jsonl",),
-            hub=SOURCES["mt-aime2024"],
-            # 55 translations of 30 questions: mt-aime24-welsh-II-09.
-            cluster=r"I{1,2}-\d+$",
-        ),
-        Benchmark(
-            *("gpqa-diamond", 198, "slot", "choice", prompts.CHOICE, "CC-BY-4.0 (keep offline)"),
-            files=("gpqa_diamond.jsonl",),
-            hub=SOURCES["gpqa-diamond"],
-        ),
-        Benchmark(
-            *("mlogiqa", 800, "slot", "choice", prompts.CHOICE, "Apache-2.0"),
-            files=("mlogiqa.jsonl", "mlogiqa_en_ko_zh.jsonl"),
-            hub=SOURCES["mlogiqa"],
-            # 80 questions in 10 languages: mlogiqa-en-00. English and Chinese have one order, so that a number names
-            # one question; Korean has another, and the other seven were not at hand: there every item is its own.
-            cluster=r"^(?!.*\b(?:en|zh)-\d+$).+$|\d+$",
-        ),
-        Benchmark(
-            *("ceval", 1346, "slot", "choice", prompts.CHOICE, "CC-BY-NC-SA-4.0"),
-            files=("ceval_val.jsonl",),
-            hub=SOURCES["ceval"],
-        ),
-        Benchmark(
-            *("mmlu", 14042, "slot", "choice", prompts.CHOICE, "MIT"),
-            files=("mmlu_test.jsonl.gz", "mmlu_test.jsonl"),
-            hub=SOURCES["mmlu"],
-        ),
-    )
-}
+def read_benchmarks(path: str | Path) -> list[Benchmark]:
+    """The benchmarks that a YAML file describes, one in each document.
+
+    Needed are `name`, `items`, `protocol` and `template` (a text with {question}, or a name of `prompts.TEMPLATES`);
+    `data` is one file or several, of which the first that is there counts, beside the YAML file or in FORKLEFT_DATA, or
+    a data set of the hub. `verifier` may name a function of the user's, which is imported. Raises ForkLeftError for a
+    file that cannot be read, unknown or missing fields, and values of the wrong kind.
+    """
+    path = Path(path).expanduser()
+    try:
+        described = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise ForkLeftError(f"there is no file {path} that describes a benchmark") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ForkLeftError(f"{path} is no YAML file: {error}") from error
+    return [_described(path, one) for one in described or [None]]
+
+
+class _BuiltIn(Mapping[str, Benchmark]):
+    """The benchmarks of the package by name, read when the first is asked for."""
+
+    @cached_property
+    def _read(self) -> dict[str, Benchmark]:
+        found = read_benchmarks(Path(__file__).with_name("benchmarks.yaml"))
+        return {one.name: replace(one, hub=SOURCES[one.name], home=None) for one in found}
+
+    def __getitem__(self, name: str) -> Benchmark:
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read)
+
+    def __len__(self) -> int:
+        return len(self._read)
+
+
+BENCHMARKS: Mapping[str, Benchmark] = _BuiltIn()
 
 
 def load_benchmark(benchmark: Benchmark, source: str | Path | HubData | None = None) -> ItemSet:
     """The items of a benchmark from a file, from a folder with one of its files, or from the hub (`owner/name`).
 
-    Without a source: the folder FORKLEFT_DATA, then the hub. A data set of the hub that is named has our fields, in a
+    Without a source: the benchmark's own, where it makes its items; else the folder of the file that describes it, the
+    folder FORKLEFT_DATA, then the hub. A data set of the hub that is named has our fields, in a
     split `test`; one with other columns is a `HubData`. Another number of items than the benchmark has is logged
-    as a warning and told by `ItemSet.count`. Raises ForkLeftError if there is nothing to read, for a benchmark whose
+    as a warning and told by `ItemSet.count`. Raises ForkLeftError if there is nothing to read, for a source where the
     items are made, for lines that are not JSON, missing or unusable fields, an answer that is not among the choices,
     and repeated ids.
     """
-    if benchmark.made:
-        raise ForkLeftError(f"{benchmark.name}: its items are made, not read; take those of the lab from lab_items")
+    if benchmark.source is not None:
+        if source is not None:
+            raise ForkLeftError(f"{benchmark.name}: its items are made, not read; leave out {source}")
+        return benchmark.source(benchmark)
     if source is None:
         source = data_at_hand(benchmark) or benchmark.hub
         if source is None:
@@ -195,6 +182,7 @@ def load_benchmark(benchmark: Benchmark, source: str | Path | HubData | None = N
                 f"{benchmark.name}: found no data; name a JSON Lines file or a hub data set with the fields "
                 + ", ".join(FIELDS[:3])
                 + (f", or set {DATA_FOLDER} to a folder with {files}" if files else "")
+                + (f", or put {files} into {benchmark.home}" if files and benchmark.home else "")
             )
     if isinstance(source, HubData):
         return item_set(benchmark, _hub_items(benchmark, source), source.path)
@@ -211,15 +199,15 @@ def load_benchmark(benchmark: Benchmark, source: str | Path | HubData | None = N
 
 
 def data_at_hand(benchmark: Benchmark, folder: str | Path | None = None) -> Path | None:
-    """The benchmark's file in a folder, by default FORKLEFT_DATA, or None.
+    """The benchmark's file in a folder, by default that of its description or FORKLEFT_DATA, or None.
 
     Raises ForkLeftError if FORKLEFT_DATA names a folder that is not there.
     """
     named = os.environ.get(DATA_FOLDER)
     if not folder and named and not Path(named).is_dir():
         raise ForkLeftError(f"{DATA_FOLDER} names the folder {named}, which is not there; correct it, or unset it")
-    folder = folder or named
-    return _in_folder(benchmark, Path(folder)) if folder else None
+    folders = [folder] if folder else [benchmark.home, named]
+    return next((found for one in folders if one and (found := _in_folder(benchmark, Path(one)))), None)
 
 
 def read_items(path: str | Path) -> list[Item]:
@@ -247,7 +235,7 @@ def item_set(benchmark: Benchmark, items: Iterable[Item], source: str) -> ItemSe
                     f"{where}: item {item.id!r} has no choices to compare; add the field choices, or let the model "
                     "write its answers (--protocol generated)"
                 )
-            if benchmark.verifier != "choice":
+            if benchmark.verifier.kind != "choice":
                 continue
         # Where the question itself holds its options, the verifier looks for the usual letters.
         letters = LETTERS if item.choices is None else prompts.letters_of(item.choices)
@@ -260,6 +248,74 @@ def item_set(benchmark: Benchmark, items: Iterable[Item], source: str) -> ItemSe
     if not loaded.complete:
         _log.warning("%s: %s", where, loaded.count)
     return loaded
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    "items": (int,),
+    "protocol": (str,),
+    "template": (str,),
+    "verifier": (str,),
+    "licence": (str,),
+    "data": (str, list),
+    "cluster": (str,),
+    "max_new_tokens": (int,),
+    "templates": (dict,),
+}
+_NEEDED = ("name", "items", "protocol", "template")
+_WORDS = {str: "text", int: "a whole number from 1 on", list: "a list of texts", dict: "a text for each language"}
+
+
+def _described(path: Path, values: Any) -> Benchmark:
+    """The benchmark of one document of a YAML file."""
+    if not isinstance(values, Mapping):
+        raise ForkLeftError(f"{path}: expected the fields of a benchmark, as in `name: mine`, found {values!r:.60}")
+    for name, value in values.items():
+        if name not in _KINDS:
+            near = difflib.get_close_matches(str(name), _KINDS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_KINDS)}"
+            raise ForkLeftError(f"{path}: there is no field {name!r} of a benchmark; {hint}")
+        texts = value if type(value) is list else value.values() if type(value) is dict else [value or None]
+        inner = int if int in _KINDS[name] else str
+        if type(value) not in _KINDS[name] or not texts or not all(type(one) is inner for one in texts):
+            wanted = " or ".join(_WORDS[kind] for kind in _KINDS[name])
+            raise ForkLeftError(f"{path}: {name}: expected {wanted}, found {value!r:.60}")
+        if inner is int and value < 1:
+            raise ForkLeftError(f"{path}: {name}: expected {_WORDS[int]}, found {value}")
+    if missing := [name for name in _NEEDED if name not in values]:
+        raise ForkLeftError(f"{path}: expected the fields {', '.join(_NEEDED)}, {', '.join(missing)} missing; add them")
+    given: dict[str, Any] = dict(values)
+    if given["protocol"] not in get_args(Protocol):
+        raise ForkLeftError(f"{path}: protocol: expected generated or slot, found {given['protocol']!r:.60}")
+    try:
+        re.compile(given.get("cluster", ""))
+    except re.error as error:
+        raise ForkLeftError(f"{path}: cluster: {given['cluster']!r} is no pattern: {error}") from error
+    data = given.pop("data", [])
+    files = tuple([data] if isinstance(data, str) else data)
+    hub = None
+    if isinstance(data, str) and _HUB_ID.fullmatch(data) and not (path.parent / data).exists():
+        files, hub = (), HubData(data)
+    try:
+        verifier = Verifier.of(given.pop("verifier", "choice" if given["protocol"] == "slot" else "math"))
+    except ForkLeftError as error:
+        raise ForkLeftError(f"{path}: verifier: {error}") from error
+    if given["protocol"] == "slot" and verifier.kind != "choice":
+        raise ForkLeftError(f"{path}: verifier: letters are compared in a slot, expected choice, found {verifier.kind}")
+    given["template"] = _template(path, given["template"])
+    given["templates"] = {name: _template(path, text) for name, text in given.get("templates", {}).items()}
+    licence = given.pop("licence", "not said")
+    return Benchmark(**given, verifier=verifier, licence=licence, files=files, hub=hub, home=path.absolute().parent)
+
+
+def _template(path: Path, said: str) -> str:
+    text = prompts.TEMPLATES.get(said, said)
+    if "{question}" not in text:
+        known = ", ".join(prompts.TEMPLATES)
+        raise ForkLeftError(
+            f"{path}: template: expected a text with {{question}}, or one of {known}, found {said!r:.60}"
+        )
+    return text
 
 
 def _in_folder(benchmark: Benchmark, folder: Path) -> Path | None:

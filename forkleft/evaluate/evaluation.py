@@ -109,7 +109,7 @@ def _configuration(model: Evaluated, facts: dict[str, Any], items: ItemSet, sett
         "format": FORMAT,
         "benchmark": benchmark.name,
         "protocol": benchmark.protocol,
-        "verifier": benchmark.verifier,
+        "verifier": benchmark.verifier.kind,
         "items": {"count": len(asked), "digest": digest(asked)},
         "model": facts,
         "sampler": _sampler(model, benchmark, settings),

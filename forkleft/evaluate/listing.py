@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.table import Table
 
 from forkleft.errors import ForkLeftError
-from forkleft.evaluate.benchmarks import BENCHMARKS, DATA_FOLDER, Benchmark, data_at_hand
+from forkleft.evaluate.benchmarks import DATA_FOLDER, Benchmark, data_at_hand
 from forkleft.files import read_jsonl
 
 
 def list_benchmarks(
-    benchmarks: Iterable[Benchmark] = BENCHMARKS.values(),
+    benchmarks: Iterable[Benchmark],
     console: Console | None = None,
     folder: str | Path | None = None,
 ) -> None:
@@ -31,7 +31,7 @@ def list_benchmarks(
     for column in ("licence", "data"):
         table.add_column(column, overflow="fold")
     for one in benchmarks:
-        if one.made:
+        if one.source is not None:
             data = "[green]made here[/]"
         elif path := data_at_hand(one, folder):
             data = _at_hand(one, path)

@@ -17,6 +17,14 @@ LIVEMATHBENCH = (
 LIVEMATHBENCH_CHINESE = "下面是一个数学问题，请逐步推理，并把最终答案放置于\\boxed{}中。\n{question}\n"
 # What the lab's models were trained on.
 PLAIN = "{question}"
+# As the files that describe benchmarks name them.
+TEMPLATES = {
+    "math": MATH,
+    "choice": CHOICE,
+    "livemathbench": LIVEMATHBENCH,
+    "livemathbench-chinese": LIVEMATHBENCH_CHINESE,
+    "plain": PLAIN,
+}
 
 # What the assistant has already said when a choice is read off as the likelihood of the offered letters.
 ANSWER_PREFIX = '"answer": "'

@@ -13,7 +13,7 @@ Shapes: B tries of a batch, D width of the model, V rows of its head.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -29,7 +29,7 @@ from forkleft.students import Student
 from forkleft.students.families import Decoding
 from forkleft.teacher import Teacher
 from forkleft.teacher.local import Asked
-from forkleft.verify import LETTERS, Judgement, judge_batch
+from forkleft.verify import LETTERS, Judgement
 
 Evaluated = Student | Teacher
 
@@ -251,11 +251,13 @@ def _write_greedily(
 
 
 def _judge(benchmark: Benchmark, tries: Sequence[Try], texts: list[str]) -> list[Judgement]:
-    if benchmark.verifier != "choice":
-        return judge_batch(texts, [one.item.answer for one in tries], benchmark.verifier)
+    verifier = benchmark.verifier
+    if verifier.kind != "choice":
+        answers, ids = [one.item.answer for one in tries], [one.item.id for one in tries]
+        return verifier.judgements(texts, answers, ids=ids)
     offered = [LETTERS if one.item.choices is None else prompts.letters_of(one.item.choices) for one in tries]
     return [
-        judge_batch([text], [one.item.answer], "choice", letters=letters)[0]
+        replace(verifier, letters=letters).judgements([text], [one.item.answer])[0]
         for one, text, letters in zip(tries, texts, offered, strict=True)
     ]
 

@@ -21,7 +21,7 @@ from forkleft.lab.questions import Question, held_out
 from forkleft.objective.routes import Route, route_of
 from forkleft.rollout import generate
 from forkleft.rollout.orders import Order
-from forkleft.verify import verify_batch
+from forkleft.verify import Verifier
 
 ROUTE_ORDERS: tuple[Order, ...] = ("high_entropy", "low_entropy", "confidence")
 # As the paper names the pairs of verdicts in its diagnostics.
@@ -37,7 +37,7 @@ def count_routes(teacher: LabModel, student: LabModel, items: Sequence[Question]
     """How many questions each route gets when the student writes in `order`, one token a pass."""
     taught = [record.correct for record in measure(teacher, items).records]
     written = generate(student.student, prompt_ids(student, items), order=order, max_new_tokens=MAX_NEW_TOKENS)
-    found = verify_batch([t.text for t in written], [item.answer for item in items], "lab")
+    found = Verifier("lab").judge([t.text for t in written], [item.answer for item in items])
     routes = [route_of(a_s, a_t) for a_s, a_t in zip(found, taught, strict=True)]
     return {name: routes.count(route) for route, name in ROUTES.items()}
 

@@ -73,7 +73,7 @@ def answers(said: Mapping[str, Any]) -> int:
 
 def items(evaluation: Evaluation) -> int:
     """The items that an evaluation measures."""
-    known = BENCHMARKS | LAB_BENCHMARKS
+    known = {**BENCHMARKS, **LAB_BENCHMARKS}
     counts: Iterable[int] = [known[name].items for name in evaluation.benchmarks]
     return sum(count if evaluation.limit is None else min(count, evaluation.limit) for count in counts)
 

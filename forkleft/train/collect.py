@@ -22,7 +22,7 @@ from forkleft.teacher.answers import Answerer
 from forkleft.teacher.local import Asked
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.data import Example, read_examples
-from forkleft.verify import Judgement, judge_batch
+from forkleft.verify import Judgement, Verifier
 from forkleft.vocabulary import common_vocabulary
 
 _LOG = logging.getLogger(__name__)
@@ -87,13 +87,21 @@ class Collected:
 class Collector:
     """Collects batches for one student and teacher.
 
-    answerer: who gives the teacher's own answers; the teacher itself, or a server that runs it.
+    answerer: who gives the teacher's own answers; the teacher itself, or a server that runs it. verifier: who judges
+    both models' answers.
     """
 
     def __init__(
-        self, student: Student, teacher: Teacher, answerer: Answerer, cache: AnswerCache, config: ForkLeftConfig
+        self,
+        student: Student,
+        teacher: Teacher,
+        answerer: Answerer,
+        cache: AnswerCache,
+        config: ForkLeftConfig,
+        verifier: Verifier,
     ) -> None:
         self.student, self.teacher, self.answerer, self.cache, self.config = student, teacher, answerer, cache, config
+        self.verifier = verifier
         self.settings = config.objective_settings()
         # The teacher's answer to a question stays the same, and so does its verdict.
         self._teacher_judgements: dict[tuple[str, str], Judgement] = {}
@@ -124,8 +132,9 @@ class Collector:
         with clock.phase("verify"):
             expected = [example.answer for example in examples]
             written = [trajectory.text for trajectory in trajectories]
-            ours = judge_batch(written, expected, config.verifier, letters=config.letters)
-            theirs = self._judge_teacher([answer.text for answer in answers], expected)
+            ids = [example.id for example in examples]
+            ours = self.verifier.judgements(written, expected, ids=ids)
+            theirs = self._judge_teacher([answer.text for answer in answers], expected, ids)
             verified = [
                 Verified(example.answer, one.extracted, answer, other.extracted)
                 for example, one, answer, other in zip(examples, ours, answers, theirs, strict=True)
@@ -146,17 +155,12 @@ class Collector:
             lessons = self._taught(examples, lessons)
         return Collected(lessons, trajectories, verified, [cut for _, cut in references])
 
-    def _judge_teacher(self, texts: list[str], expected: list[str]) -> list[Judgement]:
+    def _judge_teacher(self, texts: list[str], expected: list[str], ids: list[str]) -> list[Judgement]:
         pairs = list(zip(texts, expected, strict=True))
         known = self._teacher_judgements
-        new = list(dict.fromkeys(pair for pair in pairs if pair not in known))
-        judged = judge_batch(
-            [text for text, _ in new],
-            [answer for _, answer in new],
-            self.config.verifier,
-            letters=self.config.letters,
-        )
-        known |= zip(new, judged, strict=True)
+        new = {pair: name for pair, name in zip(pairs, ids, strict=True) if pair not in known}
+        answers, right = [text for text, _ in new], [answer for _, answer in new]
+        known |= zip(new, self.verifier.judgements(answers, right, ids=list(new.values())), strict=True)
         return [known[pair] for pair in pairs]
 
     def _reference(self, example: Example, answer: Answer) -> tuple[list[int] | None, bool]:
@@ -206,7 +210,11 @@ def sharing_vocabulary(student: Student, teacher: Teacher) -> Student:
 
 
 def prepare_examples(
-    student: Student, teacher: Teacher, rows: Iterable[Mapping[str, Any]], config: ForkLeftConfig
+    student: Student,
+    teacher: Teacher,
+    rows: Iterable[Mapping[str, Any]],
+    config: ForkLeftConfig,
+    verifier: Verifier,
 ) -> list[Example]:
     """The questions of a data set that can be asked and learned from, as every run with this configuration has them.
 
@@ -217,8 +225,7 @@ def prepare_examples(
         rows,
         prompt_template=config.prompt_template,
         reference_template=config.reference_template,
-        verifier=config.verifier,
-        letters=config.letters,
+        verifier=verifier,
     )
     return check_examples(student, teacher, examples, config)
 

@@ -15,7 +15,7 @@ from forkleft.errors import ForkLeftError
 from forkleft.objective.supervision import ObjectiveSettings
 from forkleft.rollout.decoding import DECODINGS
 from forkleft.rollout.orders import ORDERS
-from forkleft.verify import LETTERS, check_kind
+from forkleft.verify import LETTERS, Verifier
 
 NO_BF16 = "bf16: true asks for a GPU that computes in bfloat16, and there is none here"
 # The least that an option may be. Transformers lets most of these through, to fail once the models are loaded.
@@ -58,7 +58,11 @@ class ForkLeftConfig(TrainingArguments):
     )
 
     # Supervision.
-    verifier: str = _option("math", "How answers are checked: math, opdlm (as the paper's scorer does), choice or lab.")
+    verifier: str = _option(
+        "math",
+        "How answers are checked: math, opdlm (as the paper's scorer does), choice, lab, or your own function as "
+        "package.module:function.",
+    )
     letters: str = _option(LETTERS, "What the verifier choice may find chosen: the letters that the questions offer.")
     supervision: str = _option(
         "routed",
@@ -145,7 +149,7 @@ class ForkLeftConfig(TrainingArguments):
         if self.data_seed is None:
             self.data_seed = self.seed
         self.objective_settings()
-        check_kind(self.verifier, self.letters)
+        self.named_verifier()
         choices = {
             "rollout_order": tuple(ORDERS),
             "eval_decoding": DECODINGS,
@@ -215,6 +219,10 @@ class ForkLeftConfig(TrainingArguments):
     def answer_file(self) -> Path:
         """Where the teacher's answers are kept."""
         return Path(self.answer_cache or Path(self.output_dir) / "teacher_answers.jsonl")
+
+    def named_verifier(self) -> Verifier:
+        """The verifier that the options name. Raises ForkLeftError if there is none."""
+        return Verifier.of(self.verifier, self.letters)
 
     def objective_settings(self) -> ObjectiveSettings:
         """The part of the configuration that the objective knows."""

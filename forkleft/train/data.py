@@ -17,7 +17,7 @@ from forkleft.errors import ForkLeftError
 from forkleft.files import read_jsonl
 from forkleft.objective.routes import Route
 from forkleft.prompts import Message
-from forkleft.verify import LETTERS, Kind, verify_batch
+from forkleft.verify import Verifier
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,8 +37,7 @@ def read_examples(
     *,
     prompt_template: str,
     reference_template: str,
-    verifier: Kind,
-    letters: str = LETTERS,
+    verifier: Verifier,
 ) -> list[Example]:
     """The examples of a data set, in its order.
 
@@ -72,7 +71,8 @@ def read_examples(
                 "an id must name one question"
             )
     solved = [example for example in examples if example.reference is not None]
-    right = verify_batch([one.reference for one in solved], [one.answer for one in solved], verifier, letters=letters)
+    references, answers = [one.reference for one in solved], [one.answer for one in solved]
+    right = verifier.judge(references, answers, ids=[one.id for one in solved])
     unmarked = {id(one) for one, good in zip(solved, right, strict=True) if not good}
     return [_marked(one, reference_template) if id(one) in unmarked else one for one in examples]
 

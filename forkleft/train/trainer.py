@@ -10,6 +10,7 @@ processes and accumulation steps, no step where every question was excluded, and
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ from forkleft.train.saving import SavingTrainer
 from forkleft.train.signs import signs
 from forkleft.train.traces import traces
 from forkleft.train.wrapped import answer_calls, gathered
-from forkleft.verify import verify_batch
+from forkleft.verify import Judge, Verifier
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -54,9 +55,9 @@ class ForkLeftTrainer(SavingTrainer):
     student, teacher: as `load_student` and `load_teacher` give them. train_dataset, eval_dataset: rows with `question`
     (or `messages`) and `answer`, and where there are any `solution` and `id`, or what `prepare_examples` made of such
     rows; eval_dataset may be several by name.
-    answerer: who gives the teacher's own answers, if not the teacher itself (an `AnswerServer`). peft_config: train an
-    adapter instead of all weights; merge_adapters: save the final model with it merged. Further arguments are the
-    Trainer's.
+    answerer: who gives the teacher's own answers, if not the teacher itself (an `AnswerServer`). verifier: who judges
+    answers, if not the one that `args` names; a function of your own will do. peft_config: train an adapter instead of
+    all weights; merge_adapters: save the final model with it merged. Further arguments are the Trainer's.
     """
 
     def __init__(
@@ -68,12 +69,18 @@ class ForkLeftTrainer(SavingTrainer):
         eval_dataset: Rows | Mapping[str, Rows] | None = None,
         *,
         answerer: Answerer | None = None,
+        verifier: Verifier | Judge | None = None,
         peft_config: Any = None,
         merge_adapters: bool = False,
         **settings: Any,
     ) -> None:
         if student.tokenizer is None:
             raise ForkLeftError("the student has no tokenizer, which turns its responses into text to verify")
+        self.verifier = args.named_verifier() if verifier is None else Verifier.of(verifier)
+        if verifier is not None:
+            # Checkpoints and card name the verifier that judges.
+            args = copy(args)
+            args.verifier, args.letters = self.verifier.kind, self.verifier.letters
         model = student.model
         student = sharing_vocabulary(student, teacher)
         if peft_config is not None:
@@ -110,7 +117,7 @@ class ForkLeftTrainer(SavingTrainer):
         # The loss comes divided by the questions of the whole update.
         self.loss_is_scaled_for_ga = True
         cache = AnswerCache(args.answer_file)
-        self.collector = Collector(student, teacher, answerer or teacher, cache, args)
+        self.collector = Collector(student, teacher, answerer or teacher, cache, args, self.verifier)
         # Of the questions since the last log line, and how many of them are of the current update.
         self._observed: list[Observation] = []
         self._before_update = 0
@@ -120,7 +127,7 @@ class ForkLeftTrainer(SavingTrainer):
     def _examples(self, rows: Rows | Sequence[Example], args: ForkLeftConfig) -> list[Example]:
         if len(rows) and isinstance(rows[0], Example):
             return list(rows)
-        return prepare_examples(self.student, self.teacher, rows, args)
+        return prepare_examples(self.student, self.teacher, rows, args, self.verifier)
 
     # Updates.
 
@@ -301,7 +308,7 @@ class ForkLeftTrainer(SavingTrainer):
         self.progress.phase("evaluation")
         written = self._written(decoded)
         expected = [one.answer for one in mine]
-        right = verify_batch([t.text for t in written], expected, self.args.verifier, letters=self.args.letters)
+        right = self.verifier.judge([t.text for t in written], expected, ids=[one.id for one in mine])
         right = gather_object(right)
         self.progress.phase("")
         metrics = {f"{metric_key_prefix}_accuracy": sum(right) / len(right), f"{metric_key_prefix}_count": len(right)}

@@ -1,10 +1,16 @@
-"""Whether a written answer is right: one interface for training and evaluation."""
+"""Whether a written answer is right: one interface for training and evaluation.
+
+Verifier("math").judge(responses, answers)
+Verifier.of("my_package.module:function").judge(responses, answers)
+"""
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from importlib import import_module
+from operator import attrgetter
+from typing import Literal, Union
 
 from forkleft.errors import ForkLeftError
 from forkleft.verify.choice import choice_answer
@@ -18,6 +24,8 @@ KINDS: tuple[str, ...] = Kind.__args__
 # What is judged in worker processes.
 MATHEMATICAL = ("math", "opdlm")
 LETTERS = "ABCD"
+# A verifier of the user's: a verdict on each response, given the right answers.
+Judge = Callable[[Sequence[str], Sequence[str]], Sequence[bool]]
 
 
 @dataclass(frozen=True)
@@ -33,63 +41,157 @@ class Judgement:
     judged: bool = True
 
 
-def verify(response: str, answer: str, kind: Kind = "math", *, letters: str = LETTERS) -> bool:
-    """Whether the final answer written in `response` equals `answer`. A response without one is wrong.
+@dataclass(frozen=True)
+class Verifier:
+    """How answers are judged.
 
-    `math` compares values (0.5 is 1/2), in worker processes with bounds of time and memory: an answer that cannot be
-    compared within them is wrong. `opdlm` does so as OPDLM's scorer does, for the paper's figures. `choice` compares
-    the letter chosen among `letters`. `lab` is for the lab's chains. `docs/evaluation.md` tells the details.
+    kind: `math` compares values (0.5 is 1/2), in worker processes with bounds of time and memory; `opdlm` does so as
+    OPDLM's scorer does, for the paper's figures; `choice` compares the letter chosen among `letters`; `lab` is for the
+    lab's chains. `docs/evaluation.md` tells the details. function: the user's own instead; then `kind` is its name in
+    results and errors.
     """
-    return verify_batch([response], [answer], kind, letters=letters)[0]
 
+    kind: str = "math"
+    letters: str = LETTERS
+    function: Judge | None = None
 
-def verify_batch(
-    responses: Sequence[str], answers: Sequence[str], kind: Kind = "math", *, letters: str = LETTERS
-) -> list[bool]:
-    """`verify` for many responses, in their order. How many have no verdict, and count as wrong, is logged."""
-    judgements = judge_batch(responses, answers, kind, letters=letters)
-    if lost := sum(not one.judged for one in judgements):
-        _LOG.warning(
-            "no verdict on %d of %d responses within the verifier's bounds; they count as wrong", lost, len(judgements)
-        )
-    return [one.correct for one in judgements]
-
-
-def judge_batch(
-    responses: Sequence[str], answers: Sequence[str], kind: Kind = "math", *, letters: str = LETTERS
-) -> list[Judgement]:
-    """The verdict on each response together with the answer found in it, in their order.
-
-    An item's judgement depends on nothing but the item. Raises ForkLeftError for an unknown kind, for unequal numbers
-    of responses and answers, and for an expected choice that is not among `letters`.
-    """
-    check_kind(kind, letters)
-    if len(responses) != len(answers):
-        raise ForkLeftError(f"expected an answer for each response, found {len(responses)} and {len(answers)}")
-    if kind in MATHEMATICAL:
-        requests = [(kind, response, answer) for response, answer in zip(responses, answers, strict=True)]
-        return [Judgement(*reply) for reply in shared_pool().judge(requests)]
-    for answer in answers:
-        if kind == "choice" and (len(answer) != 1 or answer not in letters):
+    def __post_init__(self) -> None:
+        if (self.kind in KINDS) == (self.function is not None):
+            if self.function is not None:
+                raise ForkLeftError(f"{self.kind} is the name of a built-in verifier; give your function another")
             raise ForkLeftError(
-                f"expected one of the letters {letters} as the right choice, found {answer!r:.40}; "
-                "name the offered letters with letters=…"
+                f"unknown verifier kind {self.kind!r}; there are {', '.join(KINDS)}, and functions of your own as "
+                "package.module:function"
             )
-    found = [extract(response, kind, letters=letters) for response in responses]
-    return [Judgement(one is not None and one == answer, one) for one, answer in zip(found, answers, strict=True)]
+        if not re.fullmatch("[A-Z]+", self.letters):
+            raise ForkLeftError(f"expected capital letters of the offered choices, found {self.letters!r:.40}")
+
+    @classmethod
+    def of(cls, said: Union["Verifier", Judge, str], letters: str = LETTERS) -> "Verifier":
+        """The verifier that is meant by itself, a function, a kind, or `package.module:function`.
+
+        The last is imported, and with it code is run: only for what the user says, never for what a file of results
+        or a checkpoint does. Raises ForkLeftError if there is no such kind or function.
+        """
+        if isinstance(said, Verifier):
+            return said
+        if isinstance(said, str):
+            return cls(said, letters, _imported(said) if ":" in said else None)
+        if not callable(said):
+            raise ForkLeftError(f"expected a verifier's kind or a function, found {said!r:.60}")
+        name = getattr(said, "__qualname__", type(said).__qualname__)
+        return cls(f"{said.__module__}:{name}", letters, said)
+
+    def judge(
+        self, responses: Sequence[str], answers: Sequence[str], *, ids: Sequence[str] | None = None
+    ) -> list[bool]:
+        """Whether the final answer in each response is the right one, in their order.
+
+        A response without a final answer is wrong. How many have no verdict, and count as wrong, is logged. ids: of the
+        questions, for errors (default: their numbers), which are those of `judgements`.
+        """
+        judgements = self.judgements(responses, answers, ids=ids)
+        if lost := sum(not one.judged for one in judgements):
+            _LOG.warning(
+                "no verdict on %d of %d responses within the verifier's bounds; they count as wrong",
+                lost,
+                len(judgements),
+            )
+        return [one.correct for one in judgements]
+
+    def judgements(
+        self, responses: Sequence[str], answers: Sequence[str], *, ids: Sequence[str] | None = None
+    ) -> list[Judgement]:
+        """The verdict on each response together with the answer found in it, in their order.
+
+        An item's judgement depends on nothing but the item, unless the user's function does otherwise. Raises
+        ForkLeftError for unequal numbers of responses and answers, for an expected choice that is not among `letters`,
+        and, naming the verifier and the question, for a function that raises or does not return a bool for each
+        response.
+        """
+        if len(responses) != len(answers):
+            raise ForkLeftError(f"expected an answer for each response, found {len(responses)} and {len(answers)}")
+        if self.kind in MATHEMATICAL:
+            requests = [(self.kind, response, answer) for response, answer in zip(responses, answers, strict=True)]
+            return [Judgement(*reply) for reply in shared_pool().judge(requests)]
+        found = [self.extract(response) for response in responses]
+        if self.function is not None:
+            names = [f"question {name}" for name in ids or range(len(answers))]
+            verdicts = _verdicts(self.kind, self.function, responses, answers, names)
+            return [Judgement(*pair) for pair in zip(verdicts, found, strict=True)]
+        for answer in answers:
+            if self.kind == "choice" and (len(answer) != 1 or answer not in self.letters):
+                raise ForkLeftError(
+                    f"expected one of the letters {self.letters} as the right choice, found {answer!r:.40}; "
+                    "name the offered letters with letters=…"
+                )
+        return [Judgement(one is not None and one == answer, one) for one, answer in zip(found, answers, strict=True)]
+
+    def extract(self, response: str) -> str | None:
+        """The final answer written in `response`, None if there is none. To the user's function it is all of it."""
+        if self.function is not None:
+            return response.strip() or None
+        if self.kind in MATHEMATICAL:
+            return shared_pool().judge([(self.kind, response, None)])[0][1]
+        return choice_answer(response, self.letters) if self.kind == "choice" else lab_answer(response)
 
 
-def extract(response: str, kind: Kind = "math", *, letters: str = LETTERS) -> str | None:
-    """The final answer written in `response`, or None if there is none."""
-    check_kind(kind, letters)
-    if kind in MATHEMATICAL:
-        return shared_pool().judge([(kind, response, None)])[0][1]
-    return choice_answer(response, letters) if kind == "choice" else lab_answer(response)
+def verify(response: str, answer: str, kind: Kind = "math", *, letters: str = LETTERS) -> bool:
+    """Whether the final answer written in `response` equals `answer`: `Verifier` for one response."""
+    return Verifier(kind, letters).judge([response], [answer])[0]
 
 
-def check_kind(kind: str, letters: str = LETTERS) -> None:
-    """Raise ForkLeftError for a kind that does not exist, and for letters that cannot be offered."""
-    if kind not in KINDS:
-        raise ForkLeftError(f"unknown verifier kind {kind!r}; there are {', '.join(KINDS)}")
-    if not re.fullmatch("[A-Z]+", letters):
-        raise ForkLeftError(f"expected capital letters of the offered choices, found {letters!r:.40}")
+def _imported(path: str) -> Judge:
+    module, _, name = path.partition(":")
+    hint = "expected package.module:function, of a package that is installed or whose folder PYTHONPATH names"
+    try:
+        function = attrgetter(name)(import_module(module))
+    except Exception as error:  # whatever the user's module raises
+        raise ForkLeftError(f"cannot take the verifier {path}: {type(error).__name__}: {error}; {hint}") from error
+    if not callable(function):
+        raise ForkLeftError(f"the verifier {path} is no function, but {function!r:.60}; {hint}")
+    return function
+
+
+def _verdicts(
+    kind: str, function: Judge, responses: Sequence[str], answers: Sequence[str], names: Sequence[str]
+) -> list[bool]:
+    """What the user's function says of each response. names: of the questions, for errors."""
+    if not responses:
+        return []
+    kept = "what was finished before is kept; mend the verifier and start again"
+    try:
+        found = function(list(responses), list(answers))
+        verdicts = list(found) if isinstance(found, Sequence) and not isinstance(found, str) else None
+    except Exception as error:
+        raise ForkLeftError(
+            f"the verifier {kind} raised {type(error).__name__} on {_culprit(function, responses, answers, names)}: "
+            f"{error}; {kept}"
+        ) from error
+    which = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+    if verdicts is None:
+        raise ForkLeftError(
+            f"the verifier {kind} returned {found!r:.60} on {which}: expected a list of True and False; {kept}"
+        )
+    if len(verdicts) != len(responses):
+        raise ForkLeftError(
+            f"the verifier {kind} returned {len(verdicts)} verdicts on {len(responses)} responses, {which}: expected "
+            f"one each; {kept}"
+        )
+    for verdict, name in zip(verdicts, names, strict=True):
+        if not isinstance(verdict, bool):
+            raise ForkLeftError(
+                f"the verifier {kind} returned {verdict!r:.60} ({type(verdict).__name__}) on {name}: expected True or "
+                f"False; {kept}"
+            )
+    return verdicts
+
+
+def _culprit(function: Judge, responses: Sequence[str], answers: Sequence[str], names: Sequence[str]) -> str:
+    """The question on which the function raises: asked one by one, after it raised on all of them together."""
+    for response, answer, name in zip(responses, answers, names, strict=True):
+        try:
+            function([response], [answer])
+        except Exception:
+            return name
+    return f"{names[0]} to {names[-1]}, only together"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forkleft import __version__
+from forkleft import __version__, verify
 from forkleft.cli.main import _StandardError, main
 from forkleft.lab.models import MODELS
 
@@ -221,6 +221,60 @@ def test_another_verifier_than_the_benchmark_s(capsys, tmp_path):
     assert "--verifier math is for mathematical answers, and those of lab-chain-2 are not" in " ".join(err.split())
 
 
+def test_a_benchmark_and_a_verifier_of_the_user_s(capsys, tmp_path, monkeypatch):
+    """Described in a file, judged by a function; one that fails keeps what was finished."""
+    questions = [{"id": f"q{k}", "question": f"a={k};b=a+1;b?", "answer": str(k + 1)} for k in range(4)]
+    (tmp_path / "chains.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
+    (tmp_path / "my_checks.py").write_text(
+        "from forkleft import Verifier\n\nbroken = False\n\ndef last(responses, answers):\n"
+        "    if broken and '4' in answers:\n        raise ValueError('no 4')\n"
+        "    return Verifier('lab').judge(responses, answers)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "name: my-chains\nitems: 4\nprotocol: generated\nverifier: my_checks:last\ntemplate: plain\n"
+        "max_new_tokens: 32\ndata: chains.jsonl\nlicence: mine alone\n"
+    )
+    code, out, _ = run(capsys, "eval", "--list", "--benchmark", str(path))
+    assert code == 0 and "my-chains" in out and "mine alone" in out
+    words = ("eval", "--model", "lab:student-block", "--device", "cpu", "--benchmark", str(path), "--batch-size", "2")
+    words = (*words, "--output")
+    monkeypatch.setattr("my_checks.broken", True)
+    code, _, err = run(capsys, *words, str(tmp_path / "mine"))
+    assert code == 2
+    assert "the verifier my_checks:last raised ValueError on question q3: no 4" in " ".join(err.split())
+    (part,) = (tmp_path / "mine" / "my-chains").glob("records.part-*.jsonl")
+    assert len(part.read_text().splitlines()) == 2
+    monkeypatch.setattr("my_checks.broken", False)
+    assert run(capsys, *words, str(tmp_path / "mine"))[0] == 0
+    assert run(capsys, *words, str(tmp_path / "lab"), "--verifier", "my_checks:last")[0] == 0
+    summaries = [json.loads((tmp_path / name / "my-chains" / "summary.json").read_text()) for name in ("mine", "lab")]
+    assert summaries[0] == summaries[1]
+    assert summaries[0]["configuration"]["verifier"] == "my_checks:last"
+    assert (summaries[0]["results"]["items"], summaries[0]["results"]["complete"]) == (4, True)
+    records = [
+        json.loads(line) for line in (tmp_path / "mine" / "my-chains" / "records.jsonl").read_text().splitlines()
+    ]
+    assert [one["correct"] for one in records] == [verify(one["response"], one["answer"], "lab") for one in records]
+    code, _, err = run(capsys, "compare", str(tmp_path / "mine"), str(tmp_path / "lab"))
+    assert code == 0, err
+    choices = ("eval", "--model", "lab:student-block", "--benchmark", "lab-choice-2", "--output", str(tmp_path / "x"))
+    for name, message in (
+        ("my_checks:last", "judges what is written, and lab-choice-2 compare letters in a slot; add --protocol"),
+        (
+            "choice",
+            "--verifier choice cannot be given to lab-choice-2: expected opdlm, math or package.module:function",
+        ),
+        ("my_checks:first", "cannot take the verifier my_checks:first: AttributeError"),
+    ):
+        code, _, err = run(capsys, *choices, "--verifier", name)
+        assert code == 2 and message in " ".join(err.split())
+    path.write_text(path.read_text().replace("my-chains", "gsm8k"))
+    code, _, err = run(capsys, *words, str(tmp_path / "x"))
+    assert code == 2 and "there is a benchmark gsm8k already; give yours another name" in " ".join(err.split())
+
+
 def test_another_protocol_than_the_benchmark_s(capsys, tmp_path):
     words = ("eval", "--model", "lab:student-block", "--limit", "4", "--device", "cpu", "--batch-size", "4")
     choices = (*words, "--benchmark", "lab-choice-2", "--output")
@@ -310,7 +364,7 @@ def test_eval_refuses_options_and_folder_before_anything_is_loaded(capsys, tmp_p
         raise AssertionError("something was loaded")
 
     monkeypatch.setattr("forkleft.evaluate.evaluation.load_evaluated", loads)
-    monkeypatch.setattr("forkleft.lab.benchmarks.lab_items", loads)
+    monkeypatch.setattr("forkleft.evaluate.benchmarks.load_benchmark", loads)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "afile").write_text("")
     (tmp_path / "taken").mkdir()

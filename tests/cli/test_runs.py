@@ -72,6 +72,22 @@ def test_a_teacher_of_a_gguf_file_has_its_name(monkeypatch, file):
     assert runs.teacher_of(said, None).model.config.name_or_path == "models/small-q8.gguf"
 
 
+def test_a_recipe_names_a_verifier_of_the_user_s(tmp_path, capsys, monkeypatch):
+    code = "from forkleft import Verifier\n\ndef mine(responses, answers):\n"
+    (tmp_path / "my_judges.py").write_text(code + "    return Verifier('lab').judge(responses, answers)\n")
+    recipe, output = tmp_path / "mine.yaml", tmp_path / "run"
+    recipe.write_text(Path(LAB).read_text().replace("verifier: lab", "verifier: my_judges:mine"))
+    words = ["--config", str(recipe), *QUICK, "--output_dir", str(output)]
+    assert main(["train", *words]) == 2
+    assert "cannot take the verifier my_judges:mine: ModuleNotFoundError" in capsys.readouterr().err
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["answer", *words]) == 0
+    assert "4 questions, 4 answered right (100.0%)" in " ".join(capsys.readouterr().out.split())
+    assert main(["train", *words]) == 0
+    assert "| verifier | my_judges:mine |" in (output / "README.md").read_text()
+    assert "verifier: my_judges:mine\n" in (output / "recipe.yaml").read_text()
+
+
 def test_a_run_of_the_paper_as_shipped_starts_and_its_result_is_evaluated_without_options(tmp_path, capsys):
     """A recipe of Efficient-DLM, with tiny models in the formats of the real ones."""
     from checkpoints_on_disk import write_autoregressive, write_checkpoint

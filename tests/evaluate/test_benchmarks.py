@@ -3,11 +3,14 @@ import hashlib
 import json
 import logging
 import os
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.benchmarks import (
@@ -18,12 +21,14 @@ from forkleft.evaluate.benchmarks import (
     data_at_hand,
     item_set,
     load_benchmark,
+    read_benchmarks,
     read_items,
 )
 from forkleft.evaluate.prompts import CHOICE, LIVEMATHBENCH, LIVEMATHBENCH_CHINESE, MATH, PLAIN
 from forkleft.lab.questions import held_out
 from forkleft.lab.tokenizer import build_tokenizer
 from forkleft.prompts import prompt_ids
+from forkleft.verify import Verifier
 
 # What is pinned is the digest of a prompt: the text of the benchmarks does not belong into the repository.
 SNAPSHOTS = Path(__file__).parent / "snapshots" / "prompts.json"
@@ -45,7 +50,7 @@ def write(path, *rows):
 
 
 def test_the_ten_of_the_paper():
-    table = {one.name: (one.items, one.protocol, one.verifier, one.max_new_tokens) for one in BENCHMARKS.values()}
+    table = {one.name: (one.items, one.protocol, one.verifier.kind, one.max_new_tokens) for one in BENCHMARKS.values()}
     assert table == {
         "gsm8k": (1319, "generated", "opdlm", 2048),
         "math500": (500, "generated", "opdlm", 2048),
@@ -306,3 +311,96 @@ def test_a_data_folder_that_is_not_there_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("FORKLEFT_DATA", str(tmp_path / "nope"))
     with pytest.raises(ForkLeftError, match=r"FORKLEFT_DATA names the folder .*nope, which is not there"):
         load_benchmark(BENCHMARKS["gsm8k"])
+
+
+MINE = {"name": "mine", "items": 2, "protocol": "generated", "template": "{question} Go."}
+
+
+def describe(path, **changes):
+    described = {name: value for name, value in (MINE | changes).items() if value is not ...}
+    path.write_text(yaml.safe_dump(described))
+    return path
+
+
+def test_a_benchmark_is_described_in_a_file(tmp_path, monkeypatch):
+    monkeypatch.delenv("FORKLEFT_DATA", raising=False)
+    (mine,) = read_benchmarks(describe(tmp_path / "mine.yaml"))
+    assert (mine.verifier.kind, mine.licence, mine.max_new_tokens, mine.files) == ("math", "not said", 2048, ())
+    with pytest.raises(ForkLeftError, match=r"^mine: found no data; name a JSON Lines file"):
+        load_benchmark(mine)
+    changes = {"data": ["other.jsonl", "two.jsonl"], "cluster": "^.", "licence": "MIT", "max_new_tokens": 7}
+    path = describe(tmp_path / "mine.yml", **changes, templates={"zh": "math"}, verifier="lab")
+    (mine,) = read_benchmarks(path)
+    with pytest.raises(ForkLeftError, match=rf"a folder with other.jsonl or two.jsonl, or put .* into {tmp_path}$"):
+        load_benchmark(mine)
+    write(tmp_path / "two.jsonl", *MATH_ROWS)
+    # Beside the file that describes it, wherever one is.
+    monkeypatch.chdir(tmp_path.parent)
+    loaded = load_benchmark(mine)
+    assert loaded.complete and loaded.source == str(tmp_path / "two.jsonl")
+    assert mine.messages(loaded.items[0])[0]["content"] == f"{loaded.items[0].question} Go."
+    assert (mine.templates, mine.verifier, mine.licence) == ({"zh": MATH}, Verifier("lab"), "MIT")
+    assert mine.cluster_of(Item("x7", "?", "1")) == "x"
+    (hub,) = read_benchmarks(describe(tmp_path / "hub.yaml", data="owner/name", protocol="slot"))
+    assert (hub.hub, hub.files, hub.verifier.kind) == (HubData("owner/name"), (), "choice")
+
+
+def test_several_benchmarks_in_a_file(tmp_path):
+    first, second = (describe(tmp_path / f"{name}.yaml", name=name).read_text() for name in ("a", "b"))
+    (tmp_path / "both.yaml").write_text(f"{first}---\n{second}")
+    assert [one.name for one in read_benchmarks(tmp_path / "both.yaml")] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"licens": "MIT"}, "there is no field 'licens' of a benchmark; did you mean licence?"),
+        ({"xyz": 1}, "there is no field 'xyz' of a benchmark; there are name, items, protocol"),
+        ({"source": "os:system"}, "there is no field 'source' of a benchmark"),
+        ({"items": ..., "template": ...}, "name, items, protocol, template, items, template missing; add them"),
+        ({"items": "many"}, "items: expected a whole number from 1 on, found 'many'"),
+        ({"items": True}, "items: expected a whole number from 1 on, found True"),
+        ({"items": 0}, "items: expected a whole number from 1 on, found 0"),
+        ({"max_new_tokens": -1}, "max_new_tokens: expected a whole number from 1 on, found -1"),
+        ({"name": ""}, "name: expected text, found ''"),
+        ({"licence": None}, "licence: expected text, found None"),
+        ({"data": []}, r"data: expected text or a list of texts, found \[\]"),
+        ({"data": [1]}, r"data: expected text or a list of texts, found \[1\]"),
+        ({"templates": {"zh": 1}}, "templates: expected a text for each language, found {'zh': 1}"),
+        ({"protocol": "spoken"}, "protocol: expected generated or slot, found 'spoken'"),
+        ({"template": "mathe"}, "template: expected a text with {question}, or one of math, choice, .* found 'mathe'"),
+        ({"cluster": "("}, r"cluster: '\(' is no pattern: missing \)"),
+        ({"verifier": "maths"}, "verifier: unknown verifier kind 'maths'; there are math"),
+        ({"verifier": "nowhere:one"}, "verifier: cannot take the verifier nowhere:one: ModuleNotFoundError"),
+        ({"verifier": "math", "protocol": "slot"}, "letters are compared in a slot, expected choice, found math"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_descriptions_that_cannot_be(tmp_path, changes, message):
+    with pytest.raises(ForkLeftError, match=f"mine.yaml: .*{message}"):
+        read_benchmarks(describe(tmp_path / "mine.yaml", **changes))
+
+
+def test_files_that_describe_nothing(tmp_path):
+    with pytest.raises(ForkLeftError, match=r"there is no file .*none.yaml that describes a benchmark"):
+        read_benchmarks(tmp_path / "none.yaml")
+    for text, message in (("a: [", "is no YAML file"), ("", "found None"), ("- a", "expected the fields of a benchm")):
+        (tmp_path / "mine.yaml").write_text(text)
+        with pytest.raises(ForkLeftError, match=message):
+            read_benchmarks(tmp_path / "mine.yaml")
+
+
+def test_items_that_are_made():
+    made = Benchmark(
+        "mine", 1, "generated", "math", PLAIN, "MIT", source=lambda one: item_set(one, [Item("a", "?", "1")], "here")
+    )
+    assert load_benchmark(made).complete
+    with pytest.raises(ForkLeftError, match=r"mine: its items are made, not read; leave out two.jsonl"):
+        load_benchmark(made, "two.jsonl")
+
+
+def test_built_in_benchmarks_are_read_when_they_are_asked_for():
+    code = "from forkleft.evaluate import benchmarks as b; print('_read' in vars(b.BENCHMARKS), len(b.BENCHMARKS))"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False 10\n"
+    )

@@ -246,7 +246,7 @@ def test_progress_is_told_in_plain_lines_where_there_is_no_terminal(student, tmp
         run_evaluation(student, [lab_items("choice-2", 4)], tmp_path, settings=Settings(batch_size=2), console=console)
     first, second, last = path.read_text().splitlines()
     assert re.fullmatch(r"lab-choice-2 2 of 4  0:0\d:\d\d left, 0:0\d:\d\d gone  right \d+.0%  \d+ tokens/s", first)
-    assert second.startswith("lab-choice-2 4 of 4  0:00:00 left, ")
+    assert second.startswith("lab-choice-2 4 of 4  ")
     assert last.endswith("4 items of 500: not all of it")
 
 
@@ -267,7 +267,7 @@ def test_a_bar_of_one_of_several_processes_says_so(student, tmp_path, monkeypatc
     with path.open("w") as file:
         console = Console(file=file, width=100)
         run_evaluation(student, [lab_items("choice-2", 4)], tmp_path, settings=Settings(batch_size=2), console=console)
-    assert path.read_text().startswith("lab-choice-2 (process 1 of 2) 2 of 2  0:00:00 left, ")
+    assert path.read_text().startswith("lab-choice-2 (process 1 of 2) 2 of 2  ")
 
 
 def test_the_list_tells_where_data_is(tmp_path, monkeypatch):
@@ -277,7 +277,7 @@ def test_the_list_tells_where_data_is(tmp_path, monkeypatch):
     monkeypatch.setenv("FORKLEFT_DATA", str(tmp_path))
     path = tmp_path / "told"
     with path.open("w") as file:
-        list_benchmarks(console=Console(file=file, width=200))
+        list_benchmarks(BENCHMARKS.values(), console=Console(file=file, width=200))
     rows = {line.split()[0]: line for line in path.read_text().splitlines() if line.split()[:1]}
     assert set(BENCHMARKS) <= set(rows)
     assert rows["aime24"].rstrip().endswith("at hand")

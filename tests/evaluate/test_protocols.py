@@ -16,7 +16,7 @@ from forkleft.evaluate.prompts import PLAIN
 from forkleft.evaluate.protocols import Settings, Try, answer, check_protocol, letter_ids
 from forkleft.prompts import prompt_ids
 from forkleft.teacher import Teacher
-from forkleft.verify import Judgement, verify
+from forkleft.verify import Judgement, Verifier, verify
 
 WRITTEN = Benchmark("written", 5, "generated", "lab", PLAIN, "MIT", max_new_tokens=12)
 LETTERS = Benchmark("letters", 5, "slot", "choice", PLAIN, "MIT", max_new_tokens=20)
@@ -103,7 +103,7 @@ def test_an_autoregressive_model_writes_greedily(teacher):
 def test_a_reply_without_a_verdict_says_so(teacher, monkeypatch, writer):
     model = teacher if writer == "teacher" else tiny_student(FAMILIES[0], tokenizer=tokenizer())
     lost = Judgement(False, None, judged=False)
-    monkeypatch.setattr("forkleft.evaluate.protocols.judge_batch", lambda texts, *others: [lost] * len(texts))
+    monkeypatch.setattr(Verifier, "judgements", lambda self, texts, *others, ids: [lost] * len(texts))
     replies = answer(model, WRITTEN, tries(CHAINS), Settings(max_new_tokens=7))
     assert [(reply.judged, reply.correct) for reply in replies] == [(False, False)] * len(CHAINS)
 

@@ -23,9 +23,11 @@ def test_every_held_out_set_is_a_benchmark():
 
 
 def test_items_that_are_made_cannot_be_read():
-    for source in (None, "chains.jsonl"):
-        with pytest.raises(ForkLeftError, match=r"^lab-chain-4: its items are made, not read; .* from lab_items$"):
-            load_benchmark(LAB_BENCHMARKS["lab-chain-4"], source)
+    made = load_benchmark(LAB_BENCHMARKS["lab-chain-4"])
+    assert made == lab_items(LAB_BENCHMARKS["lab-chain-4"])
+    assert made.source == "lab:chain-4"
+    with pytest.raises(ForkLeftError, match=r"^lab-chain-4: its items are made, not read; leave out chains.jsonl$"):
+        load_benchmark(LAB_BENCHMARKS["lab-chain-4"], "chains.jsonl")
 
 
 @pytest.mark.slow

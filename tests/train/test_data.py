@@ -4,11 +4,12 @@ import pytest
 
 from forkleft.errors import ForkLeftError
 from forkleft.train.data import fill, read_examples, read_ids, rows_named
+from forkleft.verify import Verifier
 
 
-def read(rows, **changes):
-    settings = {"prompt_template": "{question}\nGo.", "reference_template": "{solution} #{answer}", "verifier": "lab"}
-    return read_examples(rows, **settings | changes)
+def read(rows, *verifier, **changes):
+    settings = {"prompt_template": "{question}\nGo.", "reference_template": "{solution} #{answer}"}
+    return read_examples(rows, verifier=Verifier(*verifier or ("lab",)), **settings | changes)
 
 
 def test_a_question_becomes_a_user_turn():
@@ -52,9 +53,9 @@ def test_gaps_in_a_data_set_cost_only_what_they_must(caplog):
 
 def test_a_choice_is_among_the_letters_offered():
     rows = [{"question": "a", "answer": "F", "solution": "answer: F"}]
-    assert read(rows, verifier="choice", letters="ABCDEFGHIJ")[0].reference == "answer: F"
+    assert read(rows, "choice", "ABCDEFGHIJ")[0].reference == "answer: F"
     with pytest.raises(ForkLeftError, match=r"expected one of the letters ABCD as the right choice, found 'F'"):
-        read(rows, verifier="choice")
+        read(rows, "choice")
 
 
 def test_templates_are_full_of_braces():
@@ -141,8 +142,3 @@ def test_rows_with_given_ids():
         rows_named([*rows, blank], ["q77", "q0", "q9"], "{question}", source="f")
     with pytest.raises(ForkLeftError, match="f: 8 of 8 ids are not in the data: x0, x1, x2, x3, x4 and 3 more"):
         rows_named(rows, [f"x{k}" for k in range(8)], "{question}", source="f")
-
-
-def test_an_unknown_verifier():
-    with pytest.raises(ForkLeftError, match="unknown verifier kind 'maths'"):
-        read([{"question": "a", "answer": "1", "solution": "s"}], verifier="maths")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from forkleft.students.families import Decoding
 from forkleft.teacher.answers import Answer
 from forkleft.train.data import Example
 from forkleft.train.trainer import ForkLeftTrainer
+from forkleft.verify import Verifier
 
 PROGRAM = Path(trainer_runs.__file__)
 
@@ -303,10 +305,9 @@ def test_there_must_be_something_to_evaluate_on(tmp_path):
         make_trainer(tmp_path).evaluate([])
 
 
-def test_evaluation_and_the_best_checkpoint(tmp_path, monkeypatch):
+def test_evaluation_and_the_best_checkpoint(tmp_path):
     """The second of three evaluations is the best, by script."""
     verdicts = iter([[True] * right + [False] * (5 - right) for right in (2, 4, 3)])
-    monkeypatch.setattr("forkleft.train.trainer.verify_batch", lambda *batch, **settings: next(verdicts))
     trainer = make_trainer(
         tmp_path,
         max_steps=6,
@@ -318,6 +319,7 @@ def test_evaluation_and_the_best_checkpoint(tmp_path, monkeypatch):
         save_total_limit=1,
         trainer={"eval_dataset": ROWS[:5]},
     )
+    trainer.verifier = SimpleNamespace(judge=lambda *batch, ids: next(verdicts))
     trainer.train()
     assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-4")
     assert [folder.name for folder in tmp_path.glob("checkpoint-*")] == ["checkpoint-4"]
@@ -498,3 +500,41 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_question(tmp_path):
     trainer.collector.collect = break_after
     with pytest.raises(ForkLeftError, match=r"question q\d+ \((CE|LEFTOPD|GOLD)\): the loss is nan"):
         trainer.train()
+
+
+def test_a_verifier_of_the_user_s_judges_and_is_named(tmp_path):
+    """Given once: references, responses of both models, and evaluations."""
+    seen = []
+
+    def mine(responses, answers):
+        seen.extend(zip(responses, answers, strict=True))
+        return [True] * len(responses)
+
+    trainer = make_trainer(
+        tmp_path,
+        max_steps=2,
+        save_strategy="steps",
+        save_steps=1,
+        verdicts=None,
+        trainer={"eval_dataset": ROWS[:3], "verifier": mine},
+    )
+    assert seen[0] == ("xyz#5", "0") and len(seen) == 15
+    trainer.train()
+    assert trainer.evaluate()["eval_accuracy"] == 1
+    name = trainer.verifier.kind
+    assert name.endswith("mine") and f"| verifier | {name} |" in (tmp_path / "README.md").read_text()
+    assert trainer._decisive["verifier"] == name
+
+    def fails(responses, answers):
+        raise ValueError("no")
+
+    fails.__qualname__ = mine.__qualname__
+    settings = {"max_steps": 3, "verdicts": None, "reference_template": "{solution}"}
+    other = make_trainer(tmp_path, **settings, trainer={"verifier": mine})
+    other.collector.verifier = Verifier.of(fails)
+    with pytest.raises(ForkLeftError, match=r"the verifier \S+mine raised ValueError on question q\d+: no; what was"):
+        other.train(resume_from_checkpoint=True)
+    # What was finished is there, and the run goes on once the verifier is mended.
+    again = make_trainer(tmp_path, **settings, trainer={"verifier": mine})
+    again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == 3

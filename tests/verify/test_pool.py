@@ -286,9 +286,9 @@ def test_a_long_response_is_read_from_its_last_box():
 # A program of a user, with no guard around its main part.
 PARENT = """
 import os, signal, sys
-from forkleft.verify import verify, verify_batch
+from forkleft.verify import Verifier, verify
 from forkleft.verify.pool import shared_pool
-print(verify_batch([r"\\boxed{5}", r"\\boxed{6}", ""], ["5"] * 3))
+print(Verifier().judge([r"\\boxed{5}", r"\\boxed{6}", ""], ["5"] * 3))
 """
 
 
@@ -326,11 +326,11 @@ before = [w.process.pid for w in shared_pool()._workers]
 sys.stdout.flush()
 child = os.fork()
 if child == 0:
-    right = verify_batch([r"\\boxed{7}", r"\\boxed{8}"], ["7", "7"]) == [True, False]
+    right = Verifier().judge([r"\\boxed{7}", r"\\boxed{8}"], ["7", "7"]) == [True, False]
     own = not {w.process.pid for w in shared_pool()._workers} & set(before)
     sys.exit(0 if right and own else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-print(verify_batch([r"\\boxed{9}", r"\\boxed{8}"], ["9", "9"]))
+print(Verifier().judge([r"\\boxed{9}", r"\\boxed{8}"], ["9", "9"]))
 print([w.process.pid for w in shared_pool()._workers] == before)
 """
     done = run(script, tmp_path)
