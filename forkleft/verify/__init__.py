@@ -4,6 +4,7 @@ Verifier("math").judge(responses, answers)
 Verifier.of("my_package.module:function").judge(responses, answers)
 """
 
+import difflib
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -59,9 +60,10 @@ class Verifier:
         if (self.kind in KINDS) == (self.function is not None):
             if self.function is not None:
                 raise ForkLeftError(f"{self.kind} is the name of a built-in verifier; give your function another")
+            near = difflib.get_close_matches(self.kind, KINDS, n=1)
             raise ForkLeftError(
-                f"unknown verifier kind {self.kind!r}; there are {', '.join(KINDS)}, and functions of your own as "
-                "package.module:function"
+                f"unknown verifier kind {self.kind!r}; {f'did you mean {near[0]}? ' if near else ''}there are "
+                f"{', '.join(KINDS)}, and functions of your own as package.module:function"
             )
         if not re.fullmatch("[A-Z]+", self.letters):
             raise ForkLeftError(f"expected capital letters of the offered choices, found {self.letters!r:.40}")

@@ -62,7 +62,10 @@ def test_help_names_the_commands_and_loads_nothing_heavy():
         (["lab", "sample", "--colour"], "unrecognized arguments: --colour"),
         (["eval", "--limt", "5"], "--limt 5; did you mean --limit? (see forkleft eval --help)"),
         (["lab", "sample", "--cuont=2"], "did you mean --count? (see forkleft lab sample --help)"),
-        (["eval", "--verifier", "maths"], "did you mean math?"),
+        (
+            ["eval", "--model", "x", "--benchmark", "lab-chain-2", "--output", "o", "--verifier", "maths"],
+            "did you mean math?",
+        ),
         (["lab", "accuracy", "--model", "teacher-best"], "no lab model 'teacher-best'; there are student-block"),
         (["lab", "accuracy", "--set", "chain-7"], "no held-out set 'chain-7'; there are chain-2"),
     ],
