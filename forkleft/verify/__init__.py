@@ -61,9 +61,10 @@ class Verifier:
             if self.function is not None:
                 raise ForkLeftError(f"{self.kind} is the name of a built-in verifier; give your function another")
             near = difflib.get_close_matches(self.kind, KINDS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
             raise ForkLeftError(
-                f"unknown verifier kind {self.kind!r}; {f'did you mean {near[0]}? ' if near else ''}there are "
-                f"{', '.join(KINDS)}, and functions of your own as package.module:function"
+                f"unknown verifier kind {self.kind!r}; there are {', '.join(KINDS)}, and functions of your own as "
+                f"package.module:function{hint}"
             )
         if not re.fullmatch("[A-Z]+", self.letters):
             raise ForkLeftError(f"expected capital letters of the offered choices, found {self.letters!r:.40}")

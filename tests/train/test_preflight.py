@@ -77,12 +77,12 @@ def test_a_mistake_costs_no_loading(tmp_path, capsys, no_weights, words, message
         assert message in told and "Traceback" not in told
 
 
-def test_a_check_says_what_would_run_and_leaves_nothing(tmp_path, capsys, no_weights, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words = ["train", "--config", LAB, *QUICK, "--output_dir", "run", "--save_at", "[5, 10]"]
+def test_a_check_says_what_would_run_and_leaves_nothing(tmp_path, capsys, no_weights):
+    words = ["train", "--config", LAB, *QUICK, "--output_dir", str(tmp_path / "run"), "--save_at", "[5, 10]"]
     words += ["--per_device_train_batch_size", "2", "--lora_rank", "4"]
     assert main([*words, "--check"]) == 0
-    told = capsys.readouterr().out
+    # A long path stands on a line of its own.
+    told = capsys.readouterr().out.replace(f"output\n           {tmp_path}", f"output     {tmp_path}")
     assert told.splitlines() == [
         "student    lab:student-block, 342,576 weights, adapters of rank 4 trained in",
         "           float32",
@@ -92,7 +92,7 @@ def test_a_check_says_what_would_run_and_leaves_nothing(tmp_path, capsys, no_wei
         "           2 of lab:chain-4 for evaluation",
         "updates    50 of 4 questions, 25 times through the data",
         "devices    1 process on cpu, 2 questions at a time, 2 accumulation steps",
-        "output     run",
+        f"output     {tmp_path / 'run'}",
         "           checkpoints after updates 5, 10, 25, 50",
         "           evaluations after updates 25, 50",
     ]
