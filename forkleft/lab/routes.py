@@ -20,10 +20,10 @@ from forkleft.lab.models import STUDENTS, TEACHERS, LabModel, load_model
 from forkleft.lab.questions import Question, held_out
 from forkleft.objective.routes import Route, route_of
 from forkleft.rollout import generate
-from forkleft.rollout.orders import Order
+from forkleft.rollout.orders import OrderName
 from forkleft.verify import Verifier
 
-ROUTE_ORDERS: tuple[Order, ...] = ("high_entropy", "low_entropy", "confidence")
+ROUTE_ORDERS: tuple[OrderName, ...] = ("high_entropy", "low_entropy", "confidence")
 # As the paper names the pairs of verdicts in its diagnostics.
 ROUTES = {
     Route.CE: "both",
@@ -33,7 +33,7 @@ ROUTES = {
 }
 
 
-def count_routes(teacher: LabModel, student: LabModel, items: Sequence[Question], order: Order) -> dict[str, int]:
+def count_routes(teacher: LabModel, student: LabModel, items: Sequence[Question], order: OrderName) -> dict[str, int]:
     """How many questions each route gets when the student writes in `order`, one token a pass."""
     taught = [record.correct for record in measure(teacher, items).records]
     written = generate(student.student, prompt_ids(student, items), order=order, max_new_tokens=MAX_NEW_TOKENS)

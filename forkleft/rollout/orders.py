@@ -14,7 +14,9 @@ from typing import Literal
 
 import torch
 
-Order = Literal["high_entropy", "low_entropy", "confidence", "left_to_right", "random"]
+from forkleft.errors import ForkLeftError
+
+OrderName = Literal["high_entropy", "low_entropy", "confidence", "left_to_right", "random"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Predictions:
     """What one forward says of the unresolved positions of all rows.
 
     entropy_U: H(p) in nats; confidence_U: max_u p(u); offset_U: the place in the block;
-    noise_U: for the random order, a number in [0, 1) fixed by seed and question.
+    noise_U: a number in [0, 1) fixed by seed and question; for the random order and for callables, else None.
     """
 
     entropy_U: torch.Tensor
@@ -31,8 +33,12 @@ class Predictions:
     noise_U: torch.Tensor | None = None
 
 
+# `priority_U` of the unresolved positions, from what one forward says of them.
+Priority = Callable[[Predictions], torch.Tensor]
+Order = OrderName | Priority
+
 # Low entropy and high confidence are different orders: maximum probability is not minimum entropy.
-ORDERS: dict[str, Callable[[Predictions], torch.Tensor]] = {
+ORDERS: dict[str, Priority] = {
     "high_entropy": lambda p: p.entropy_U,
     "low_entropy": lambda p: -p.entropy_U,
     "confidence": lambda p: p.confidence_U,
@@ -42,6 +48,23 @@ ORDERS: dict[str, Callable[[Predictions], torch.Tensor]] = {
 
 
 _CACHED_NUMBERS = 2**18
+
+
+def priority(order: Order, predictions: Predictions) -> torch.Tensor:
+    """`priority_U`: what an order says of each unresolved position; the highest is committed first.
+
+    Raises ForkLeftError if a callable does not give one finite number for each of them.
+    """
+    if not callable(order):
+        return ORDERS[order](predictions)
+    priority_U = order(predictions)
+    expected, name = predictions.entropy_U.shape, getattr(order, "__name__", repr(order))
+    found = f"one of shape {tuple(priority_U.shape)}" if isinstance(priority_U, torch.Tensor) else f"{priority_U!r:.60}"
+    if not isinstance(priority_U, torch.Tensor) or priority_U.shape != expected:
+        raise ForkLeftError(f"the order {name} must return a tensor of shape {tuple(expected)}, found {found}")
+    if not priority_U.isfinite().all():
+        raise ForkLeftError(f"the order {name} must return finite numbers, found NaN or infinity")
+    return priority_U.to(predictions.entropy_U)
 
 
 def commits_this_pass(unresolved: int, passes: int, this_pass: int) -> int:

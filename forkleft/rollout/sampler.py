@@ -21,7 +21,7 @@ import torch
 from forkleft.errors import ForkLeftError
 from forkleft.randomness import ids_key, keyed_generator
 from forkleft.rollout.forward import CachedForward, CanvasForward, Forward, Row
-from forkleft.rollout.orders import ORDERS, Order, Predictions, choose, commits_this_pass, sample, summarise
+from forkleft.rollout.orders import ORDERS, Order, Predictions, choose, commits_this_pass, priority, sample, summarise
 from forkleft.rollout.trajectory import Trajectory
 from forkleft.students.student import Student
 
@@ -47,11 +47,12 @@ def generate(
     """Write a response to each prompt (token ids) and return the trajectories in the prompts' order.
 
     max_new_tokens: the response budget.
+    order: a name of `orders.ORDERS`, or a function like those there: `Predictions` in, `priority_U` out.
     passes: R, the passes a block, or a sub-block where the family has them, may take (default: one token a pass).
     threshold: in each pass also commit every position whose confidence is above it, beside the k_r that the passes ask
         for (one, unless there are fewer passes than positions).
     temperature, top_p: 0 commits the argmax, as training does; above 0 tokens are sampled.
-    seed: for sampling and the random order.
+    seed: for sampling, the random order and the noise that a function gets.
     ids: the questions' names, for errors and for keying random choices (default: the prompt itself); a repeated
         question draws anew.
     batch_size: rows written at a time.
@@ -108,6 +109,7 @@ class _Rollout:
     ) -> None:
         self.student, self.prompts, self.ids, self.budget = student, prompts, ids, budget
         self.order, self.passes, self.threshold = order, passes, threshold
+        self.noisy = order == "random" or callable(order)
         self.temperature, self.top_p, self.seed, self.places, self.watch = temperature, top_p, seed, places, watch
         columns, device = max(map(len, prompts)) + budget, student.device
         self.keys = _keys([ids_key(prompt) for prompt in prompts] if ids is None else ids)
@@ -145,7 +147,7 @@ class _Rollout:
         row, place = Row(number, prompt, len(prompt) + self.budget), len(self.rows)
         if self.temperature > 0:
             row.generators["sample"] = keyed_generator(self.seed, *self.keys[number], "sample")
-        if self.order == "random":
+        if self.noisy:
             row.generators["order"] = keyed_generator(self.seed, *self.keys[number], "order")
         self.rows.append(row)
         self.ids_RL[place] = self.student.vocabulary.mask_id
@@ -176,7 +178,7 @@ class _Rollout:
         row.window_start, row.window_end = position, min(family.window(position, len(row.prompt))[1], row.segment_end)
         self.unresolved_RL[place] = False
         self.unresolved_RL[place, position : row.window_end] = True
-        if self.order == "random":
+        if self.noisy:
             noise = torch.rand(row.window_end - position, generator=row.generators["order"], dtype=torch.float64)
             self.noise_RL[place, position : row.window_end] = noise
 
@@ -191,14 +193,14 @@ class _Rollout:
         self.check_finite(entropy_U, place_U)
         start_R = torch.tensor([row.segment_start for row in self.rows], device=place_U.device)
         offset_U = position_U - start_R[place_U]
-        noise_U = self.noise_RL[place_U.cpu(), position_U.cpu()].to(entropy_U) if self.order == "random" else None
+        noise_U = self.noise_RL[place_U.cpu(), position_U.cpu()].to(entropy_U) if self.noisy else None
         predictions = Predictions(entropy_U, confidence_U, offset_U, noise_U)
 
         table = (count, self.student.family.block_size)
         unresolved_RB = torch.zeros(table, dtype=torch.bool, device=place_U.device)
         unresolved_RB[place_U, offset_U] = True
         priority_RB = torch.zeros(table, dtype=entropy_U.dtype, device=place_U.device)
-        priority_RB[place_U, offset_U] = ORDERS[self.order](predictions)
+        priority_RB[place_U, offset_U] = priority(self.order, predictions)
         left = unresolved_RB.sum(dim=1).tolist()
         count_R = torch.tensor(
             [commits_this_pass(m, self.passes, row.this_pass) for m, row in zip(left, self.rows, strict=True)],
@@ -285,7 +287,7 @@ def _check(
     student: Student,
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
-    order: str,
+    order: Order,
     passes: int | None,
     threshold: float | None,
     temperature: float,
@@ -295,8 +297,8 @@ def _check(
 ) -> None:
     if not isinstance(prompts, Sequence):
         raise ForkLeftError(f"expected a list of prompts, found a {type(prompts).__name__}; use .tolist()")
-    if order not in ORDERS:
-        raise ForkLeftError(f"unknown order {order!r}; there are {', '.join(ORDERS)}")
+    if not callable(order) and order not in ORDERS:
+        raise ForkLeftError(f"unknown order {order!r}; there are {', '.join(ORDERS)}, or give a function")
     least = {"max_new_tokens": max_new_tokens, "passes": 1 if passes is None else passes, "batch_size": batch_size}
     for name, value in least.items():
         if not isinstance(value, int) or value < 1:

@@ -136,6 +136,43 @@ def test_random_order_is_keyed_by_seed_and_question():
     assert_same(one[1], expected)
 
 
+def test_an_order_may_be_a_function():
+    student = tiny_student(BLOCK, dtype=torch.float64)
+    settings = {"max_new_tokens": 12, "passes": 3, "seed": 1}
+    for name, order in (
+        ("high_entropy", lambda p: p.entropy_U),
+        ("left_to_right", lambda p: -p.offset_U),
+        ("random", lambda p: p.noise_U),
+    ):
+        assert generate(student, PROMPTS, order=order, **settings) == generate(student, PROMPTS, order=name, **settings)
+
+
+def right_to_left(predictions):
+    return predictions.offset_U
+
+
+def test_an_order_of_its_own():
+    student = tiny_student(BLOCK, dtype=torch.float64, stop_ids=(STOP,))
+    (written,) = generate(student, PROMPTS[:1], order=right_to_left, max_new_tokens=8)
+    assert written.commit_pass == [4, 3, 2, 1, 4, 3, 2, 1][: len(written.tokens)]
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (
+            lambda p: p.entropy_U[:1],
+            r"the order <lambda> must return a tensor of shape \(4,\), found one of shape \(1,\)",
+        ),
+        (lambda p: 0.5, r"the order <lambda> must return a tensor of shape \(4,\), found 0.5"),
+        (lambda p: p.entropy_U / 0, "the order <lambda> must return finite numbers, found NaN or infinity"),
+    ],
+)
+def test_an_order_that_gives_no_priority(order, message):
+    with pytest.raises(ForkLeftError, match=message):
+        generate(tiny_student(BLOCK), PROMPTS[:1], order=order, max_new_tokens=8)
+
+
 def test_sampling_is_keyed_and_row_independent():
     student = tiny_student(BLOCK, dtype=torch.float64)
 

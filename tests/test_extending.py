@@ -1,0 +1,50 @@
+"""The code blocks of docs/extending.md."""
+
+import pytest
+from documents import python_blocks, run_block
+
+from forkleft.objective.checks import CHECKS
+from forkleft.train import metrics, trainer
+
+PAGE = "docs/extending.md"
+
+
+@pytest.fixture
+def block(tmp_path, monkeypatch):
+    """Runs the one block of the page that holds a text, in a folder of its own, and gives the names that it defines."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(text):
+        (code,) = (code for code in python_blocks(PAGE) if text in code)
+        return run_block(code, PAGE)
+
+    return run
+
+
+def test_a_student_family(block, capsys):
+    block("Student.from_model")
+    *checks, text = [line for line in capsys.readouterr().out.splitlines() if line]
+    assert len(checks) == len(CHECKS) and all(line.endswith(" holds") for line in checks)
+    assert text == "b=7+5=2;c=2-7=5;#5"
+
+
+def test_an_order_of_writing(block):
+    written = block("order=left_half_first")["written"]
+    # A block of 16 has its first eight tokens before the others.
+    first_block = written.commit_pass[:16]
+    assert sorted(first_block[:8]) == list(range(1, 9)) and sorted(first_block[8:]) == list(range(9, 17))
+    assert first_block[:8] != list(range(1, 9))
+
+
+def test_a_term_of_the_loss(block, monkeypatch):
+    kept = []
+
+    def observe(collected, records):
+        kept.extend(records)
+        return metrics.observe(collected, records)
+
+    monkeypatch.setattr(trainer, "observe", observe)
+    penalty = block("class CalmTrainer")["trainer"].penalty
+    means = [sum(record.confidence) / len(record.confidence) for record in kept if record.retained]
+    assert len(kept) == 8 and means
+    assert penalty.requires_grad and penalty.item() == pytest.approx(sum(means) / 8, rel=1e-5)

@@ -1,0 +1,46 @@
+"""What CITATION.cff, SECURITY.md and the workflow say, against the code."""
+
+import ast
+import inspect
+
+import pytest
+import yaml
+from documents import ROOT
+
+import forkleft
+from forkleft.students.autoregressive import load_causal_lm
+from forkleft.train.recipes import Recipe
+
+MODULES = sorted((ROOT / "forkleft").rglob("*.py"))
+UNSAFE_IMPORTS = {"pickle", "dill", "cloudpickle", "marshal", "shelve"}
+
+
+def test_the_citation_names_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert (citation["title"], citation["version"]) == ("ForkLeft", forkleft.__version__)
+
+
+def test_the_workflow_runs_the_commands():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8"))
+    steps = workflow["jobs"]["test"]["steps"]
+    assert [step["run"] for step in steps if "run" in step] == ["make lint", "make test", "make demo"]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_is_evaluated_or_unpickled(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in {"eval", "exec", "compile", "torch.load", "yaml.unsafe_load", "yaml.full_load"}, called
+            # NumPy and pandas unpickle only where they are told to.
+            assert "allow_pickle" not in {keyword.arg for keyword in node.keywords}
+        if isinstance(node, ast.Import):
+            assert not UNSAFE_IMPORTS & {name.name.split(".")[0] for name in node.names}
+        if isinstance(node, ast.ImportFrom):
+            assert (node.module or "").split(".")[0] not in UNSAFE_IMPORTS
+
+
+@pytest.mark.parametrize("load", [forkleft.load_student, forkleft.load_teacher, load_causal_lm, Recipe])
+def test_code_of_a_checkpoint_runs_only_if_allowed(load):
+    assert inspect.signature(load).parameters["trust_remote_code"].default is False
