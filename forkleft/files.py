@@ -1,5 +1,6 @@
 """Files: JSON Lines, and whether anything can be written where the user wants it, before hours of work end there."""
 
+import difflib
 import gzip
 import json
 import tempfile
@@ -57,3 +58,11 @@ def read_jsonl(path: str | Path) -> list[tuple[str, dict[str, Any]]]:
             f"{path}: expected UTF-8 JSON Lines, cannot read it: {error}; copy the file anew"
         ) from error
     return rows
+
+
+def missing_yaml(path: Path, kind: str) -> ForkLeftError:
+    """The error for a recipe or another YAML file that is not there, with the nearest name beside it."""
+    there = [one.name for one in path.parent.glob("*.y*ml")]
+    near = difflib.get_close_matches(path.name, there, n=1) or difflib.get_close_matches(f"{path.name}.yaml", there)
+    hint = f"did you mean {path.parent / near[0]}?" if near else "the folder recipes/ of the repository has some"
+    return ForkLeftError(f"there is no {kind} {path}; {hint}")

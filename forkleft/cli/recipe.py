@@ -7,6 +7,7 @@ from typing import Any
 
 from forkleft.cli.arguments import hide_loading_bars
 from forkleft.errors import ForkLeftError
+from forkleft.files import missing_yaml
 
 # In front of what an option does.
 _INDENT = " " * 4
@@ -31,7 +32,7 @@ def recipe_options(options: argparse.Namespace) -> dict[str, Any] | None:
             "expected a recipe: --config recipes/lab.yaml, for instance; --options lists what is in one"
         )
     if not options.config.exists():
-        raise ForkLeftError(f"there is no recipe {options.config}; the folder recipes/ of the repository has some")
+        raise missing_yaml(options.config, "recipe")
     from forkleft.train import recipes
 
     hide_loading_bars()

@@ -21,6 +21,7 @@ import yaml
 from transformers import TrainingArguments
 
 from forkleft.errors import ForkLeftError
+from forkleft.files import missing_yaml
 from forkleft.prompts import read_template
 from forkleft.train.config import NO_BF16, ForkLeftConfig, can_bf16
 
@@ -298,10 +299,7 @@ def read_yaml(path: Path, kind: str) -> dict[str, Any]:
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
-        there = [one.name for one in path.parent.glob("*.y*ml")]
-        near = difflib.get_close_matches(path.name, there, n=1) or difflib.get_close_matches(f"{path.name}.yaml", there)
-        hint = f"did you mean {path.parent / near[0]}?" if near else "the folder recipes/ of the repository has some"
-        raise ForkLeftError(f"there is no {kind} {path}; {hint}") from None
+        raise missing_yaml(path, kind) from None
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
         raise ForkLeftError(f"{path} is no YAML file{line}: {error.problem}") from error

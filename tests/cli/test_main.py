@@ -60,6 +60,7 @@ def test_help_names_the_commands_and_loads_nothing_heavy():
         (["lab", "sample", "--shares", "1,x,1"], "expected three numbers such as 1,1,0.1, found '1,x,1'"),
         (["lab", "sample", "--shares", "1,1"], "operator shares are 3 weights"),
         (["lab", "sample", "--colour"], "unrecognized arguments: --colour"),
+        (["train", "--config", str(ROOT / "recipes" / "lba.yaml")], "did you mean "),
         (["eval", "--limt", "5"], "--limt 5; did you mean --limit? (see forkleft eval --help)"),
         (["lab", "sample", "--cuont=2"], "did you mean --count? (see forkleft lab sample --help)"),
         (
