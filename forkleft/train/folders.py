@@ -16,7 +16,7 @@ from forkleft.errors import ForkLeftError
 from forkleft.files import check_writable, told_of
 from forkleft.train.checkpoints import steps
 
-# What decides a run (`resumption.py`), beside its files and in every checkpoint.
+# What decides a run (`resume.py`), beside its files and in every checkpoint.
 RUN_FILE = "forkleft.json"
 LOCK_FILE = ".lock"
 # What a run leaves when it has ended, and on its way there.

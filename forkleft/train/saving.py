@@ -1,7 +1,7 @@
 """A `transformers.Trainer` whose checkpoints are whole or absent, and whose runs resume where they were.
 
 What it adds to Transformers: checkpoints are staged and renamed (`checkpoints.py`), resuming takes the newest whole one
-of the same run (`resumption.py`), files of one row a step go on without holes or repeats, and the final model is
+of the same run (`resume.py`), files of one row a step go on without holes or repeats, and the final model is
 written to the output folder itself.
 """
 

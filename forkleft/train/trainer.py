@@ -3,7 +3,7 @@
     trainer = ForkLeftTrainer(student, teacher, ForkLeftConfig("runs/first"), train_dataset)
     trainer.train()
 
-A thin adapter: what an update is stands in `collection.py` and `objective/`; devices, processes, optimiser, schedule,
+A thin adapter: what an update is stands in `collect.py` and `objective/`; devices, processes, optimiser, schedule,
 trackers and the hub are the Trainer's. Its own are four things: fresh rollouts in every update, one denominator over
 processes and accumulation steps, no step where every question was excluded, and checkpoints that are whole or absent.
 """
