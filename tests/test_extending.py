@@ -39,12 +39,12 @@ def test_an_order_of_writing(block):
 def test_a_term_of_the_loss(block, monkeypatch):
     kept = []
 
-    def observe(collected, records):
-        kept.extend(records)
-        return metrics.observe(collected, records)
+    def means(outcomes):
+        kept.extend(outcomes)
+        return metrics.means(outcomes)
 
-    monkeypatch.setattr(trainer, "observe", observe)
+    monkeypatch.setattr(trainer, "means", means)
     penalty = block("class CalmTrainer")["trainer"].penalty
-    means = [sum(record.confidence) / len(record.confidence) for record in kept if record.retained]
-    assert len(kept) == 8 and means
-    assert penalty.requires_grad and penalty.item() == pytest.approx(sum(means) / 8, rel=1e-5)
+    confidences = [sum(outcome.confidence) / len(outcome.confidence) for outcome in kept if outcome.retained]
+    assert len(kept) == 8 and confidences
+    assert penalty.requires_grad and penalty.item() == pytest.approx(sum(confidences) / 8, rel=1e-5)
