@@ -1,5 +1,7 @@
 """The code blocks of docs/extending.md."""
 
+import json
+
 import pytest
 from documents import python_blocks, run_block
 
@@ -48,3 +50,19 @@ def test_a_term_of_the_loss(block, monkeypatch):
     confidences = [sum(outcome.confidence) / len(outcome.confidence) for outcome in kept if outcome.retained]
     assert len(kept) == 8 and confidences
     assert penalty.requires_grad and penalty.item() == pytest.approx(sum(confidences) / 8, rel=1e-5)
+
+
+def test_a_verifier(block, capsys):
+    block("def within_one_percent")
+    assert capsys.readouterr().out == "[True, False]\n"
+
+
+def test_a_benchmark(block, tmp_path):
+    block("sums.yaml")
+    summary = json.loads((tmp_path / "results" / "sums" / "results.json").read_text())
+    assert summary["results"]["items"] == 2
+
+
+def test_another_writer(block):
+    tokens = block("writer=counting")["tokens"]
+    assert len(tokens) == 2 and all(count >= 4 for count in tokens)
