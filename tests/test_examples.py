@@ -22,7 +22,7 @@ class Watched(ForkLeftTrainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         self.lessons = inputs["lessons"]
         self.loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        self.records = [one.record for one in self._observed]
+        self.outcomes = list(self._outcomes)
         return self.loss
 
 
@@ -63,8 +63,8 @@ def test_one_update_prints_what_the_trainer_computes(tmp_path):
     ]
     # Printed with five decimals; the trainer reads all questions in one forward, which rounds otherwise.
     near = {"abs": 2e-5}
-    assert [float(row[3]) for row in rows] == pytest.approx([record.content for record in trainer.records], **near)
-    assert [float(row[4]) for row in rows] == pytest.approx([record.rank for record in trainer.records], **near)
+    assert [float(row[3]) for row in rows] == pytest.approx([outcome.content for outcome in trainer.outcomes], **near)
+    assert [float(row[4]) for row in rows] == pytest.approx([outcome.rank for outcome in trainer.outcomes], **near)
     assert before == pytest.approx(trainer.loss.item(), **near)
     with torch.no_grad():
         loss, _ = update_loss(

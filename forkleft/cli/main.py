@@ -21,13 +21,29 @@ from forkleft.cli import (
     lm_eval,
     merge,
     paper,
+    probe,
     study,
     train,
 )
 from forkleft.errors import ForkLeftError
 
 # In the order in which --help names them. What is heavy is imported when a command runs.
-_COMMANDS = (demo, train, answer, generate, doctor, convert, merge, evaluate, compare, paper, lm_eval, study, lab)
+_COMMANDS = (
+    demo,
+    train,
+    answer,
+    generate,
+    doctor,
+    convert,
+    merge,
+    evaluate,
+    compare,
+    probe,
+    paper,
+    lm_eval,
+    study,
+    lab,
+)
 _USER_MISTAKE = 2
 _INTERRUPTED = 130
 
