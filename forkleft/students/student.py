@@ -92,6 +92,13 @@ class Student:
         return self.model.device
 
     @property
+    def text_tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer, for whoever reads or writes text. Raises ForkLeftError if the student has none."""
+        if self.tokenizer is None:
+            raise ForkLeftError("the student has no tokenizer, which turns text into tokens and back; load it with one")
+        return self.tokenizer
+
+    @property
     def context(self) -> int:
         """The longest sequence the model was made for."""
         return self.model.config.max_position_embeddings
