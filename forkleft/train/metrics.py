@@ -38,7 +38,7 @@ def observe(collected: Collected, records: Sequence[Record]) -> list[Observation
             teacher_right=lesson.question.teacher_right,
             tokens=len(trajectory.tokens),
             stopped=trajectory.stopped,
-            empty=trajectory.stopped and not trajectory.text.strip(),
+            empty=trajectory.stopped and not (trajectory.text or "").strip(),
             reference_cut=cut,
         )
         for lesson, trajectory, cut, record in zip(
