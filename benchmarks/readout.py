@@ -7,7 +7,8 @@ import torch
 
 from benchmarks.harness import Result, ratio
 from benchmarks.models import plain, random_ids, student
-from forkleft.objective.readouts import Reading, prefix_hidden
+from forkleft.objective.readouts import prefix_hidden
+from forkleft.prompts import Reading
 
 VOCABULARY, PROMPT, LENGTH, BLOCK, SHARE = 8192, 128, 512, 32, 0.25
 

@@ -25,12 +25,12 @@ from transformers import PreTrainedModel
 from benchmarks.harness import Result
 from benchmarks.models import plain, qwen3, random_ids, student
 from benchmarks.rollout import commit_highest_entropy
-from forkleft.objective.supervision import Lesson, ObjectiveSettings, Question, plan
+from forkleft.objective.supervision import Lesson, ObjectiveSettings, plan
 from forkleft.objective.update import update_loss
+from forkleft.prompts import Reading
 from forkleft.rollout import generate
 from forkleft.students import Student
 from forkleft.teacher import Teacher
-from forkleft.teacher.local import Asked
 
 VOCABULARY, PROMPT, LENGTH, BLOCK = 32_000, 64, 256, 32
 # Of student and teacher: 2 questions on CE, 4 on LEFTOPD, 2 on GOLD.
@@ -57,18 +57,29 @@ def lessons_of(
     vocabulary, stop_ids = one.head_weight.shape[0], one.vocabulary.stop_ids
     references = random_ids(len(prompts), settings.budget - 1, vocabulary, seed=2)
     lessons = []
-    for k, (prompt, response, reference, verdict) in enumerate(
+    for k, (prompt, response, reference, (student_right, teacher_right)) in enumerate(
         zip(prompts, responses, references, verdicts, strict=True)
     ):
-        question = Question(str(k), prompt, response, *verdict, reference=[*reference, stop_ids[0]])
-        lessons.append(plan(question, settings, stop_ids, seed=0, update=0))
+        lesson = plan(
+            str(k),
+            prompt,
+            response,
+            settings,
+            stop_ids,
+            student_right=student_right,
+            teacher_right=teacher_right,
+            reference=[*reference, stop_ids[0]],
+            seed=0,
+            update=0,
+        )
+        lessons.append(lesson)
     return lessons
 
 
 def taught(teacher: Teacher, lessons: list[Lesson]) -> list[Lesson]:
     """The lessons with the teacher's hidden states where they need them."""
     chosen = [k for k, lesson in enumerate(lessons) if lesson.taught is not None]
-    hidden = teacher.hidden([Asked(lessons[k].question.prompt, *lessons[k].taught) for k in chosen])
+    hidden = teacher.hidden([Reading(lessons[k].name, lessons[k].prompt, *lessons[k].taught) for k in chosen])
     found = dict(zip(chosen, hidden, strict=True))
     return [replace(lesson, teacher_hidden_SE=found.get(k)) for k, lesson in enumerate(lessons)]
 
@@ -112,7 +123,7 @@ def plain_backward(
 def _plain_loss(
     model: PreTrainedModel, master: PreTrainedModel, lesson: Lesson, settings: ObjectiveSettings, mask_id: int
 ) -> torch.Tensor:
-    prompt, response, chosen = lesson.question.prompt, lesson.question.response, lesson.selected
+    prompt, response, chosen = lesson.prompt, lesson.response, lesson.selected
     logp_SV = _plain_readouts(model, prompt, response, chosen, mask_id)
     if lesson.terms == ("own",):
         content = -_at_targets(logp_SV, response, chosen).mean()
@@ -124,7 +135,7 @@ def _plain_loss(
         products_SV = (log_t_SV.exp() * (log_t_SV - logp_SV)).index_fill(1, torch.tensor([mask_id]), 0.0)
         content = products_SV.sum(dim=-1).mean()
     else:
-        reference, chosen_there = lesson.question.reference, lesson.reference_selected
+        reference, chosen_there = lesson.reference, lesson.reference_selected
         there_SV = _plain_readouts(model, prompt, reference, chosen_there, mask_id)
         content = -_at_targets(there_SV, reference, chosen_there).mean()
     with torch.no_grad():

@@ -10,7 +10,7 @@ Shapes: S selected positions, D and E the widths of student and teacher.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -19,11 +19,10 @@ from forkleft.lab.questions import Question, questions
 from forkleft.objective.head import HeadRows, TeacherRows, head_rows
 from forkleft.objective.losses import contrast, qualifying_pairs, ranking_loss, selected_mean
 from forkleft.objective.positions import select_positions
-from forkleft.objective.readouts import Reading, all_mask_hidden, prefix_hidden
+from forkleft.objective.readouts import all_mask_hidden, prefix_hidden
 from forkleft.objective.routes import route_of
-from forkleft.prompts import prompt_ids
-from forkleft.teacher.local import Asked
-from forkleft.train.collect import sharing_vocabulary
+from forkleft.prompts import Reading, prompt_ids
+from forkleft.train.prepare import sharing_vocabulary
 from forkleft.verify import Verifier
 
 SEED, BUDGET, PASSES = 57, 64, 16  # BUDGET: tokens of a response. PASSES: R, in which a block of it is written.
@@ -69,7 +68,7 @@ def collect(student: Student, teacher: Teacher, items: Sequence[Question]) -> li
             reference = selected(k, [*ids, student.vocabulary.stop_ids[0]], "reference")
         if route is Route.LEFTOPD:
             # The teacher's prefix readout (`left`): t_i = p_φ(· | P, c_<i), P rendered by its own template.
-            asked = Asked(prompt_ids(teacher.tokenizer, conversations[k]), own.response, own.positions)
+            asked = replace(own, prompt=prompt_ids(teacher.tokenizer, conversations[k]))
             teacher_rows = TeacherRows(teacher.hidden([asked])[0], teacher.head_weight)
         fixed.append(Fixed(route, own, reference, teacher_rows))
     return fixed

@@ -1,6 +1,7 @@
-"""Prompts: the same messages, rendered by each model's own chat template."""
+"""Prompts: the same messages, rendered by each model's own chat template; and what is read behind a prompt."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,16 @@ from forkleft.errors import ForkLeftError
 
 # One turn of a conversation, with `role` and `content`, as everywhere in Transformers.
 Message = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where a model is read: behind its own prompt ids, at positions (from 0) of a continuation. id: for errors."""
+
+    id: str
+    prompt: Sequence[int]
+    response: Sequence[int]
+    positions: Sequence[int]
 
 
 def read_template(given: str | Path, *folders: Path) -> str:

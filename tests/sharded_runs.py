@@ -8,14 +8,15 @@ import sys
 import torch
 import torch.distributed as dist
 from exact import float64_throughout
+from questions import Question, plan
 from tiny import FAMILIES, STOP, tiny_model, tiny_student
 from torch.distributed.fsdp import fully_shard
 
-from forkleft.objective.supervision import ObjectiveSettings, Question, plan
+from forkleft.objective.supervision import ObjectiveSettings
 from forkleft.objective.update import update_loss
+from forkleft.prompts import Reading
 from forkleft.rollout import generate
 from forkleft.teacher import Teacher
-from forkleft.teacher.local import Asked
 from forkleft.train.wrapped import answer_calls, gathered
 
 # The first stops soon or late by chance; together the processes need different numbers of forwards.
@@ -37,7 +38,7 @@ def learn(student, model, chosen, settings):
         question = Question(f"q{k}", PROMPTS[k], trajectory.tokens, *RIGHT[k], reference=[1, 2, 3, STOP])
         lesson = plan(question, settings, (STOP,), seed=0, update=0)
         if lesson.taught is not None:
-            (hidden_SE,) = teacher.hidden([Asked(PROMPTS[k], *lesson.taught)])
+            (hidden_SE,) = teacher.hidden([Reading(lesson.name, PROMPTS[k], *lesson.taught)])
             lesson = lesson.__class__(**{**lesson.__dict__, "teacher_hidden_SE": hidden_SE})
         lessons.append(lesson)
     loss, _ = model(

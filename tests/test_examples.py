@@ -20,7 +20,7 @@ class Watched(ForkLeftTrainer):
     """A trainer that keeps what its last update computed."""
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        self.lessons = inputs["collected"].lessons
+        self.lessons = inputs["lessons"]
         self.loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         self.records = [one.record for one in self._observed]
         return self.loss
@@ -59,8 +59,7 @@ def test_one_update_prints_what_the_trainer_computes(tmp_path):
     trainer.train()
 
     assert [(row[0], row[1], int(row[2])) for row in rows] == [
-        (item.question, lesson.route, len(lesson.question.response))
-        for item, lesson in zip(items, trainer.lessons, strict=True)
+        (item.question, lesson.route, len(lesson.response)) for item, lesson in zip(items, trainer.lessons, strict=True)
     ]
     # Printed with five decimals; the trainer reads all questions in one forward, which rounds otherwise.
     near = {"abs": 2e-5}

@@ -1,5 +1,7 @@
 """The code blocks of docs/extending.md."""
 
+import json
+
 import pytest
 from documents import python_blocks, run_block
 
@@ -39,12 +41,28 @@ def test_an_order_of_writing(block):
 def test_a_term_of_the_loss(block, monkeypatch):
     kept = []
 
-    def observe(collected, records):
-        kept.extend(records)
-        return metrics.observe(collected, records)
+    def means(outcomes):
+        kept.extend(outcomes)
+        return metrics.means(outcomes)
 
-    monkeypatch.setattr(trainer, "observe", observe)
+    monkeypatch.setattr(trainer, "means", means)
     penalty = block("class CalmTrainer")["trainer"].penalty
-    means = [sum(record.confidence) / len(record.confidence) for record in kept if record.retained]
-    assert len(kept) == 8 and means
-    assert penalty.requires_grad and penalty.item() == pytest.approx(sum(means) / 8, rel=1e-5)
+    confidences = [sum(outcome.confidence) / len(outcome.confidence) for outcome in kept if outcome.retained]
+    assert len(kept) == 8 and confidences
+    assert penalty.requires_grad and penalty.item() == pytest.approx(sum(confidences) / 8, rel=1e-5)
+
+
+def test_a_verifier(block, capsys):
+    block("def within_one_percent")
+    assert capsys.readouterr().out == "[True, False]\n"
+
+
+def test_a_benchmark(block, tmp_path):
+    block("sums.yaml")
+    summary = json.loads((tmp_path / "results" / "sums" / "results.json").read_text())
+    assert summary["results"]["items"] == 2
+
+
+def test_another_writer(block):
+    tokens = block("writer=counting")["tokens"]
+    assert len(tokens) == 2 and all(count >= 4 for count in tokens)

@@ -26,11 +26,11 @@ from forkleft.students.adapters import no_peft
 from forkleft.teacher import AnswerCache, AnswerServer, Teacher, cached_answers, load_teacher
 from forkleft.teacher.answers import Answerer, answer_key
 from forkleft.train import checkpoints
-from forkleft.train.collect import prepare_examples, sharing_vocabulary
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.data import read_ids, rows_named
 from forkleft.train.folders import RunFolder, in_main_process
 from forkleft.train.preflight import Prepared, check_folder, check_options, check_updates, plan_of
+from forkleft.train.prepare import prepare_examples, sharing_vocabulary
 from forkleft.train.recipes import API_KEY, Recipe, recipe_page
 from forkleft.train.trainer import ForkLeftTrainer
 

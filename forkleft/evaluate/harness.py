@@ -35,8 +35,8 @@ from datasets.exceptions import DatasetsError
 from tqdm import tqdm
 
 from forkleft.errors import ForkLeftError
-from forkleft.objective.readouts import Reading, prefix_hidden
-from forkleft.prompts import Message
+from forkleft.objective.readouts import prefix_hidden
+from forkleft.prompts import Message, Reading
 from forkleft.rollout import decoding_of, write
 from forkleft.students import Student, load_student
 from forkleft.students.shards import first_line

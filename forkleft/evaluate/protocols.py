@@ -22,14 +22,13 @@ from transformers import PreTrainedTokenizerBase
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate import prompts
 from forkleft.evaluate.benchmarks import Benchmark, Item
-from forkleft.objective.readouts import Geometry, Reading, prefix_hidden
-from forkleft.prompts import prompt_ids
+from forkleft.objective.readouts import Geometry, prefix_hidden
+from forkleft.prompts import Reading, prompt_ids
 from forkleft.rollout import decoding_of, write
 from forkleft.rollout.decoding import check_decoding
 from forkleft.students import Student
 from forkleft.students.families import Decoding
 from forkleft.teacher import Teacher
-from forkleft.teacher.local import Asked
 from forkleft.verify import LETTERS, Judgement
 
 Evaluated = Student | Teacher
@@ -181,7 +180,7 @@ def answer(model: Evaluated, benchmark: Benchmark, tries: Sequence[Try], setting
     if isinstance(model, Student):
         logp_BV = _masked_slot(model, items, asked, response, _room(model, benchmark, settings), settings.geometry)
     else:
-        logp_BV = _causal_slot(model, asked, response)
+        logp_BV = _causal_slot(model, items, asked, response)
     return [_chosen(item, prompt, offered, logp_V) for item, prompt, logp_V in zip(items, asked, logp_BV, strict=True)]
 
 
@@ -285,10 +284,11 @@ def _masked_slot(
     return student.logits(hidden_BD).log_softmax(-1)
 
 
-def _causal_slot(teacher: Teacher, asked: list[list[int]], response: list[int]) -> torch.Tensor:
+def _causal_slot(teacher: Teacher, items: Sequence[Item], asked: list[list[int]], response: list[int]) -> torch.Tensor:
     """log p over the vocabulary at the last place of the response: (B, V)."""
-    hidden = teacher.hidden([Asked(prompt, response, [len(response) - 1]) for prompt in asked])
-    logits_BV = teacher.head_logits(torch.cat(hidden))
+    slot = [len(response) - 1]
+    readings = [Reading(item.id, prompt, response, slot) for item, prompt in zip(items, asked, strict=True)]
+    logits_BV = teacher.head_logits(torch.cat(teacher.hidden(readings)))
     return logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32)).log_softmax(-1)
 
 

@@ -17,7 +17,8 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from forkleft.objective.head import TeacherRows, head_rows
-from forkleft.objective.readouts import Reading, prefix_hidden
+from forkleft.objective.readouts import prefix_hidden
+from forkleft.prompts import Reading
 from forkleft.rollout import generate
 from forkleft.students import Family, Student
 from forkleft.students.attention import ATTENTION_NAME

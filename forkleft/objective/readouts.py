@@ -18,12 +18,12 @@ Shapes: S positions read in all, question by question; the hidden states are `(S
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from forkleft.errors import ForkLeftError
+from forkleft.prompts import Reading
 from forkleft.students.attention import PackedLayout, Replica, Stream
 from forkleft.students.student import Student
 
@@ -33,16 +33,6 @@ ReadAttention = Literal["native", "full"]
 
 # Tokens in one forward of a fully attending student, whose positions are sequences of their own.
 _SEQUENCE_TOKENS = 32_768
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What to read of one question: its prompt, a continuation, and positions in that continuation."""
-
-    id: str
-    prompt: Sequence[int]
-    response: Sequence[int]
-    positions: Sequence[int]
 
 
 def prefix_hidden(

@@ -1,4 +1,5 @@
-"""Lessons: questions with their route and everything that is drawn for them, fixed before an update begins.
+"""Supervision: how each question is taught. A `Lesson` is a question with its route and all that is drawn for it, fixed
+before an update begins.
 
 Beside the routes of the paper there are the objectives of its shared subset, which treat every question alike: `opd`
 (KL on the student's own prefixes), `sft` (cross-entropy on the reference), `sft+opd` (their sum). A fourth, `mix`, puts
@@ -17,6 +18,7 @@ from forkleft.errors import ForkLeftError
 from forkleft.objective.positions import check_rho, select_positions
 from forkleft.objective.readouts import Geometry, ReadAttention, View
 from forkleft.objective.routes import Route, route_of
+from forkleft.prompts import Reading
 
 Supervision = Literal["routed", "opd", "sft", "sft+opd", "mix"]
 # What a content loss is made of: cross-entropy on the student's own tokens, KL to the teacher on the student's
@@ -75,23 +77,22 @@ class ObjectiveSettings:
                 raise ForkLeftError(f"{name} must not be negative, found {getattr(self, name)}")
 
 
-@dataclass(frozen=True)
-class Question:
-    """A question after rollout and verification. `reference`: g as ids, with a stop id at its end if that fitted."""
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """A question, what was written and judged, and everything that is drawn for it: all that an update takes as fixed.
+
+    prompt, response: P and c as ids of the student. reference: g as ids, with a stop id at its end if that fitted.
+    text: the response as text, where somebody has it. selected, reference_selected: S_c and S_g. teacher_hidden_SE: the
+    teacher's hidden states at `taught`, once it was asked.
+    """
 
     id: str
     prompt: Sequence[int]
     response: Sequence[int]
+    reference: Sequence[int] | None
+    text: str | None
     student_right: bool
     teacher_right: bool
-    reference: Sequence[int] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Lesson:
-    """A question with everything drawn: its route, S_c and S_g, and the teacher's hidden states where needed."""
-
-    question: Question
     route: Route
     retained: bool
     terms: tuple[Term, ...]
@@ -102,36 +103,56 @@ class Lesson:
     @property
     def name(self) -> str:
         """Question and route, for errors."""
-        return f"{self.question.id} ({self.route})"
+        return f"{self.id} ({self.route})"
 
     @property
-    def reads_reference(self) -> bool:
-        """Whether the student is read on the reference."""
-        return bool(_REFERENCE_TERMS & set(self.terms))
+    def reading(self) -> Reading:
+        """Where the student is read on its own response."""
+        return Reading(self.name, self.prompt, self.response, self.selected)
+
+    @property
+    def reference_reading(self) -> Reading | None:
+        """Where the student is read on the reference; None if the lesson does not need that."""
+        if self.reference is None or not _REFERENCE_TERMS & set(self.terms):
+            return None
+        return Reading(f"{self.name}, reference", self.prompt, self.reference, self.reference_selected)
 
     @property
     def taught(self) -> tuple[Sequence[int], list[int]] | None:
         """The continuation and the positions in it where the teacher is asked for t_i; None if it is not."""
         if "teacher" in self.terms and self.selected:
-            return self.question.response, self.selected
-        if "mixture" in self.terms and self.reference_selected:
-            return self.question.reference, self.reference_selected
+            return self.response, self.selected
+        if "mixture" in self.terms and self.reference is not None and self.reference_selected:
+            return self.reference, self.reference_selected
         return None
 
 
-def plan(question: Question, settings: ObjectiveSettings, stop_ids: Sequence[int], *, seed: int, update: int) -> Lesson:
+def plan(
+    id: str,
+    prompt: Sequence[int],
+    response: Sequence[int],
+    settings: ObjectiveSettings,
+    stop_ids: Sequence[int],
+    *,
+    student_right: bool,
+    teacher_right: bool,
+    reference: Sequence[int] | None = None,
+    text: str | None = None,
+    seed: int,
+    update: int,
+) -> Lesson:
     """Route a question and draw its positions (paper eq. `fork` and `position-sampling`).
 
     Raises ForkLeftError if a stop id stands before the end of response or reference, or if the objective needs a
     reference that is missing.
     """
-    route = route_of(question.student_right, question.teacher_right)
+    route = route_of(student_right, teacher_right)
     routed = settings.supervision == "routed"
     terms = _ROUTE_TERMS[route] if routed else _SUBSET_TERMS[settings.supervision]
-    if question.reference is None and _REFERENCE_TERMS & set(terms):
+    if reference is None and _REFERENCE_TERMS & set(terms):
         if not routed:
             raise ForkLeftError(
-                f"question {question.id} ({route}): {settings.supervision} needs a reference, found none; "
+                f"question {id} ({route}): {settings.supervision} needs a reference, found none; "
                 "give a solution, or the teacher's answer in its place"
             )
         terms = ()
@@ -140,14 +161,27 @@ def plan(question: Question, settings: ObjectiveSettings, stop_ids: Sequence[int
         early = [k for k, i in enumerate(ids[:-1]) if i in stop_ids]
         if early:
             raise ForkLeftError(
-                f"question {question.id} ({route}): the {stream} has {len(ids)} tokens, but a stop id already at "
+                f"question {id} ({route}): the {stream} has {len(ids)} tokens, but a stop id already at "
                 f"position {early[0]}; cut it there"
             )
         ends = bool(ids) and ids[-1] in stop_ids
-        keys = {"seed": seed, "update": update, "question": question.id, "stream": stream}
-        return select_positions(len(ids), ends_with_eos=ends, rho=settings.rho, **keys)
+        return select_positions(
+            len(ids), ends_with_eos=ends, rho=settings.rho, seed=seed, update=update, question=id, stream=stream
+        )
 
     retained = not routed or route is not Route.EXCLUDE
-    selected = draw(question.response, "response") if retained else []
-    reference_selected = draw(question.reference, "reference") if _REFERENCE_TERMS & set(terms) else []
-    return Lesson(question, route, retained, terms, selected, reference_selected)
+    reads_reference = reference is not None and bool(_REFERENCE_TERMS & set(terms))
+    return Lesson(
+        id=id,
+        prompt=prompt,
+        response=response,
+        reference=reference,
+        text=text,
+        student_right=student_right,
+        teacher_right=teacher_right,
+        route=route,
+        retained=retained,
+        terms=terms,
+        selected=draw(response, "response") if retained else [],
+        reference_selected=draw(reference, "reference") if reads_reference else [],
+    )

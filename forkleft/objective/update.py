@@ -1,8 +1,8 @@
-"""One update: the loss L(θ) of a batch of lessons, and a record of it (paper alg. `method`).
+"""One update: the loss L(θ) of a batch of lessons, and what happened to each (paper alg. `method`).
 
-    lessons = [plan(question, settings, stop_ids, seed=seed, update=update) for question in batch]
+    lessons = [plan(id, prompt, response, settings, stop_ids, ..., seed=seed, update=update) for each question]
     # where a lesson is `taught`, ask the teacher: replace(lesson, teacher_hidden_SE=its hidden states there)
-    loss, records = update_loss(student, lessons, settings, batch_size=len(batch), teacher_weight_VE=its head)
+    loss, outcomes = update_loss(student, lessons, settings, batch_size=len(lessons), teacher_weight_VE=its head)
 
 Responses, verdicts, positions and teacher targets are fixed; the gradient passes through the live student readouts.
 
@@ -11,32 +11,42 @@ teacher.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 
 from forkleft.errors import ForkLeftError
 from forkleft.objective.head import HeadRows, TeacherRows, head_rows
 from forkleft.objective.losses import contrast, mixture, qualifying_pairs, ranking_loss, selected_mean
-from forkleft.objective.readouts import Reading, View, all_mask_hidden, prefix_hidden, target_masked_hidden
+from forkleft.objective.readouts import View, all_mask_hidden, prefix_hidden, target_masked_hidden
 from forkleft.objective.routes import Route
 from forkleft.objective.supervision import Lesson, ObjectiveSettings, Term
+from forkleft.prompts import Reading
 from forkleft.students.student import Student
 
 
 @dataclass(frozen=True)
-class Record:
-    """What happened to one question: floats and lists with one entry for each selected position.
+class Outcome:
+    """What happened to one question: floats, and tuples with one entry for each selected position.
 
-    content, rank: its losses, before the division by the batch; pairs: how many pairs qualified. contrast: D;
-    confidence: ℓ; mask_entropy and left_entropy: of the all-mask and the prefix readout; nll: −log s_i(c_i), also where
-    it is no loss. kl, teacher_entropy: where a teacher was asked, in `mix` at the reference's positions; eos_kl: of
-    these, the one at EOS. All but the route stay empty for a question that was excluded.
+    tokens: of the response; stopped: it ended with a stop id; empty: it stopped before it said anything; reference_cut:
+    the reference does not end with a stop id, because it was too long. content, rank: the losses, before the division
+    by the batch; pairs: how many pairs qualified. contrast: D; confidence: ℓ; mask_entropy and left_entropy: of the
+    all-mask and the prefix readout; nll: −log s_i(c_i), also where it is no loss. kl, teacher_entropy: where a teacher
+    was asked, in `mix` at the reference's positions; eos_kl: of these, the one at EOS. The losses and what follows
+    them stay empty for a question that was excluded.
     """
 
     id: str
     route: Route
     retained: bool
+    student_right: bool
+    teacher_right: bool
+    tokens: int
+    stopped: bool
+    empty: bool
+    reference_cut: bool
     content: float = 0.0
     rank: float = 0.0
     pairs: int = 0
@@ -60,8 +70,8 @@ def update_loss(
     *,
     batch_size: int,
     teacher_weight_VE: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, list[Record]]:
-    """L(θ) = (1/|B|) Σ over retained questions of [content + λ·rank] (paper eq. `total`), and a record of each lesson.
+) -> tuple[torch.Tensor, list[Outcome]]:
+    """L(θ) = (1/|B|) Σ over retained questions of [content + λ·rank] (paper eq. `total`); the outcome of each lesson.
 
     batch_size: |B|, the questions of the whole update, over all processes and accumulation steps, excluded ones
     included. teacher_weight_VE: the teacher's output head, for lessons that are taught.
@@ -99,12 +109,12 @@ def update_loss(
     # What is recorded leaves the device at once instead of number by number.
     rows, mask_entropy_S = _on_cpu(rows), mask_entropy_S.cpu()
     numbers = zip(kept, parts, mask_places, content_Q.tolist(), rank_Q.tolist(), strict=True)
-    records = {}
+    outcomes = {lesson: _unread(lesson, student.vocabulary.stop_ids) for lesson in lessons}
     for lesson, part, mask_place, content, rank in numbers:
         found = {name: _at(rows, places[passage]) for name, passage in part.items()}
-        records[lesson] = _record(lesson, found, mask_entropy_S[mask_place], content, rank, settings)
-    excluded = {one: Record(one.question.id, one.route, retained=False) for one in lessons if not one.retained}
-    return none + loss_Q.sum() / batch_size, [(records | excluded)[lesson] for lesson in lessons]
+        read = _read(lesson, found, mask_entropy_S[mask_place], settings)
+        outcomes[lesson] = replace(outcomes[lesson], content=content, rank=rank, **read)
+    return none + loss_Q.sum() / batch_size, list(outcomes.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +133,7 @@ class _Passage:
 
 def _parts(lesson: Lesson, settings: ObjectiveSettings) -> dict[str, _Passage]:
     """What is read for a lesson: `left` always, for the ranking; `taught` and `reference` where the terms need it."""
-    question, hidden_SE = lesson.question, lesson.teacher_hidden_SE
+    hidden_SE, own, reference = lesson.teacher_hidden_SE, lesson.reading, lesson.reference_reading
     expected = 0 if lesson.taught is None else len(lesson.taught[1])
     rows = 0 if hidden_SE is None else len(hidden_SE)
     if rows != expected:
@@ -131,18 +141,15 @@ def _parts(lesson: Lesson, settings: ObjectiveSettings) -> dict[str, _Passage]:
             f"question {lesson.name}: {expected} positions are taught, but there are hidden states of the teacher "
             f"for {rows}; ask the teacher at lesson.taught"
         )
-    own = Reading(lesson.name, question.prompt, question.response, lesson.selected)
     parts = {"left": _Passage(own, "prefix")}
     if "teacher" in lesson.terms:
         parts["taught"] = _Passage(own, settings.view, True, hidden_SE)
         if settings.view == "prefix":
             parts["left"] = parts["taught"]
-    if lesson.reads_reference:
-        name = f"{lesson.name}, reference"
-        reading = Reading(name, question.prompt, question.reference, lesson.reference_selected)
-        parts["reference"] = _Passage(reading, "prefix")
+    if reference is not None:
+        parts["reference"] = _Passage(reference, "prefix")
         if "mixture" in lesson.terms:
-            parts["taught"] = parts["reference"] = _Passage(reading, "prefix", True, hidden_SE)
+            parts["taught"] = parts["reference"] = _Passage(reference, "prefix", True, hidden_SE)
     return parts
 
 
@@ -246,14 +253,26 @@ def _columns(rows: HeadRows) -> list[torch.Tensor]:
     return [getattr(rows, field.name) for field in fields(rows)]
 
 
-def _record(
-    lesson: Lesson,
-    found: dict[str, HeadRows],
-    mask_entropy_S: torch.Tensor,
-    content: float,
-    rank: float,
-    settings: ObjectiveSettings,
-) -> Record:
+def _unread(lesson: Lesson, stop_ids: Sequence[int]) -> Outcome:
+    """What is known of a question without any readout; all there is to tell of an excluded one."""
+    stopped = bool(lesson.response) and lesson.response[-1] in stop_ids
+    return Outcome(
+        id=lesson.id,
+        route=lesson.route,
+        retained=lesson.retained,
+        student_right=lesson.student_right,
+        teacher_right=lesson.teacher_right,
+        tokens=len(lesson.response),
+        stopped=stopped,
+        empty=stopped and lesson.text is not None and not lesson.text.strip(),
+        reference_cut=bool(lesson.reference) and lesson.reference[-1] not in stop_ids,
+    )
+
+
+def _read(
+    lesson: Lesson, found: dict[str, HeadRows], mask_entropy_S: torch.Tensor, settings: ObjectiveSettings
+) -> dict[str, Any]:
+    """The numbers of an `Outcome` that come from readouts, but for the losses."""
     left, taught, reference = found["left"], found.get("taught"), found.get("reference")
     contrast_S = contrast(mask_entropy_S, left.entropy_S)
     kl = () if taught is None else tuple(taught.kl_K.tolist())
@@ -262,22 +281,17 @@ def _record(
         continuation, positions = lesson.taught
         # Of the last position only an EOS is ever selected.
         at_eos = positions[-1] == len(continuation) - 1
-    return Record(
-        id=lesson.question.id,
-        route=lesson.route,
-        retained=True,
-        content=content,
-        rank=rank,
-        pairs=int(qualifying_pairs(contrast_S, settings.mu).sum()),
-        positions=tuple(lesson.selected),
-        contrast=tuple(contrast_S.tolist()),
-        confidence=tuple(left.confidence_S.tolist()),
-        mask_entropy=tuple(mask_entropy_S.tolist()),
-        left_entropy=tuple(left.entropy_S.tolist()),
-        nll=tuple(left.nll_S.tolist()),
-        kl=kl,
-        teacher_entropy=() if taught is None else tuple(taught.teacher_entropy_K.tolist()),
-        eos_kl=kl[-1] if at_eos else None,
-        reference_positions=tuple(lesson.reference_selected),
-        reference_nll=() if reference is None else tuple(reference.nll_S.tolist()),
-    )
+    return {
+        "pairs": int(qualifying_pairs(contrast_S, settings.mu).sum()),
+        "positions": tuple(lesson.selected),
+        "contrast": tuple(contrast_S.tolist()),
+        "confidence": tuple(left.confidence_S.tolist()),
+        "mask_entropy": tuple(mask_entropy_S.tolist()),
+        "left_entropy": tuple(left.entropy_S.tolist()),
+        "nll": tuple(left.nll_S.tolist()),
+        "kl": kl,
+        "teacher_entropy": () if taught is None else tuple(taught.teacher_entropy_K.tolist()),
+        "eos_kl": kl[-1] if at_eos else None,
+        "reference_positions": tuple(lesson.reference_selected),
+        "reference_nll": () if reference is None else tuple(reference.nll_S.tolist()),
+    }

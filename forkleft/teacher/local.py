@@ -4,7 +4,6 @@ Shapes: T tokens, S positions asked for, E the teacher's width, V the rows of it
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,20 +12,11 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from forkleft.digests import fingerprint
 from forkleft.errors import ForkLeftError
-from forkleft.prompts import Message, prompt_ids
+from forkleft.prompts import Message, Reading, prompt_ids
 from forkleft.teacher.answers import Answer, Keep
 
 # How many batches are filled with prompts of like length.
 _BATCHES_SORTED = 8
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Where t_i = p_φ(· | P, y_<i) is wanted: the teacher's own prompt ids, a continuation, and positions in it."""
-
-    prompt: Sequence[int]
-    continuation: Sequence[int]
-    positions: Sequence[int]
 
 
 class Teacher:
@@ -141,22 +131,24 @@ class Teacher:
         return Answer(str(self.tokenizer.decode(ids[:end], skip_special_tokens=True)), stopped=end is not None)
 
     @torch.no_grad()
-    def hidden(self, asked: Sequence[Asked]) -> list[torch.Tensor]:
-        """`hidden_SE` for each of the passages: what its head turns into log t_i at the positions, in their order."""
+    def hidden(self, readings: Sequence[Reading]) -> list[torch.Tensor]:
+        """`hidden_SE` for each reading: what the head turns into log t_i, t_i = p_φ(· | P, y_<i), at its positions."""
         self._check_head()
-        order = sorted(range(len(asked)), key=lambda k: len(asked[k].prompt) + len(asked[k].continuation))
+        order = sorted(range(len(readings)), key=lambda k: len(readings[k].prompt) + len(readings[k].response))
         found: dict[int, torch.Tensor] = {}
         for start in range(0, len(order), self.batch_size):
             chosen = order[start : start + self.batch_size]
             # t_i needs what stands before position i; the token there, and all behind it, are never put in.
-            rows = [[*asked[k].prompt, *asked[k].continuation[: max(asked[k].positions, default=0)]] for k in chosen]
+            rows = [
+                [*readings[k].prompt, *readings[k].response[: max(readings[k].positions, default=0)]] for k in chosen
+            ]
             width = max(map(len, rows))
             # Padding stands on the right, where causal attention never looks.
             ids_BT = torch.tensor([row + [self.stop_ids[0]] * (width - len(row)) for row in rows])
             hidden_BTE = self.model.base_model(input_ids=ids_BT.to(self.model.device), use_cache=False)[0]
             for k, hidden_TE in zip(chosen, hidden_BTE, strict=True):
-                found[k] = hidden_TE[[len(asked[k].prompt) - 1 + i for i in asked[k].positions]]
-        return [found[k] for k in range(len(asked))]
+                found[k] = hidden_TE[[len(readings[k].prompt) - 1 + i for i in readings[k].positions]]
+        return [found[k] for k in range(len(readings))]
 
     @property
     def context(self) -> float:

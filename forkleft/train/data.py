@@ -9,7 +9,7 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,19 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Example:
-    """A question to learn from. `reference` is the solution as the student should write it."""
+    """A question to learn from. `reference` is the solution as the student should write it.
+
+    prompt, teacher_prompt, reference_ids: the same as ids, each by its own model's tokenizer. They are made once, by
+    `prepare_examples`; `reference_ids` ends with a stop id if that fits the response budget, and is cut there if not.
+    """
 
     id: str
     messages: tuple[Message, ...]
     answer: str
     reference: str | None
+    prompt: Sequence[int] = ()
+    teacher_prompt: Sequence[int] = ()
+    reference_ids: Sequence[int] | None = None
 
 
 def read_examples(
@@ -176,8 +183,7 @@ def _text(number: int, row: Mapping[str, Any], column: str) -> str:
 
 
 def _marked(example: Example, template: str) -> Example:
-    reference = fill(template, {"solution": example.reference, "answer": example.answer})
-    return Example(example.id, example.messages, example.answer, reference)
+    return replace(example, reference=fill(template, {"solution": example.reference, "answer": example.answer}))
 
 
 def _digest(messages: Sequence[Message], answer: str) -> str:

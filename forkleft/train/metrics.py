@@ -1,10 +1,9 @@
-"""What is logged of an update: numbers from the records of its questions, and the file that keeps them."""
+"""What is logged of an update: numbers from the outcomes of its questions, and the file that keeps them."""
 
 import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,70 +11,37 @@ import torch
 
 from forkleft.errors import ForkLeftError
 from forkleft.objective.routes import Route
-from forkleft.objective.update import Record
-from forkleft.train.collect import Collected
+from forkleft.objective.update import Outcome
 
 
-@dataclass(frozen=True)
-class Observation:
-    """What an update did with one question. empty: the response ended before it said anything."""
-
-    record: Record
-    student_right: bool
-    teacher_right: bool
-    tokens: int
-    stopped: bool
-    empty: bool
-    reference_cut: bool
-
-
-def observe(collected: Collected, records: Sequence[Record]) -> list[Observation]:
-    """What an update did with each question of a batch."""
-    return [
-        Observation(
-            record,
-            student_right=lesson.question.student_right,
-            teacher_right=lesson.question.teacher_right,
-            tokens=len(trajectory.tokens),
-            stopped=trajectory.stopped,
-            empty=trajectory.stopped and not (trajectory.text or "").strip(),
-            reference_cut=cut,
-        )
-        for lesson, trajectory, cut, record in zip(
-            collected.lessons, collected.trajectories, collected.cut, records, strict=True
-        )
-    ]
-
-
-def summarise(seen: Sequence[Observation]) -> dict[str, float]:
+def means(outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Means over the questions of one or more updates. A number of which there was nothing to take a mean is left out.
 
     Losses are means over the questions of their route; KL, contrast and entropies over their selected positions.
     """
-    records = [one.record for one in seen]
-    metrics: dict[str, float] = {"questions": len(seen)}
+    metrics: dict[str, float] = {"questions": len(outcomes)}
 
     def put(name: str, values: Sequence[float]) -> None:
         if values:
             metrics[name] = sum(values) / len(values)
 
-    put("student_accuracy", [one.student_right for one in seen])
-    put("teacher_accuracy", [one.teacher_right for one in seen])
+    put("student_accuracy", [outcome.student_right for outcome in outcomes])
+    put("teacher_accuracy", [outcome.teacher_right for outcome in outcomes])
     for route in Route:
-        metrics[f"route_{route.lower()}"] = sum(record.route is route for record in records)
-        losses = [record.content for record in records if record.route is route and record.retained]
+        metrics[f"route_{route.lower()}"] = sum(outcome.route is route for outcome in outcomes)
+        losses = [outcome.content for outcome in outcomes if outcome.route is route and outcome.retained]
         put(f"loss_{route.lower()}", losses)
-    kept = [record for record in records if record.retained]
-    metrics["taught"] = sum(bool(record.kl) for record in kept)
-    put("rank_loss", [record.rank for record in kept])
-    put("rank_pairs", [record.pairs for record in kept])
+    kept = [outcome for outcome in outcomes if outcome.retained]
+    metrics["taught"] = sum(bool(outcome.kl) for outcome in kept)
+    put("rank_loss", [outcome.rank for outcome in kept])
+    put("rank_pairs", [outcome.pairs for outcome in kept])
     for name in ("kl", "contrast", "confidence", "mask_entropy", "left_entropy", "teacher_entropy"):
-        put(name, [value for record in kept for value in getattr(record, name)])
-    put("eos_kl", [record.eos_kl for record in kept if record.eos_kl is not None])
-    put("response_tokens", [one.tokens for one in seen])
-    put("stopped", [one.stopped for one in seen])
-    put("empty", [one.empty for one in seen])
-    metrics["references_cut"] = sum(one.reference_cut for one in seen)
+        put(name, [value for outcome in kept for value in getattr(outcome, name)])
+    put("eos_kl", [outcome.eos_kl for outcome in kept if outcome.eos_kl is not None])
+    put("response_tokens", [outcome.tokens for outcome in outcomes])
+    put("stopped", [outcome.stopped for outcome in outcomes])
+    put("empty", [outcome.empty for outcome in outcomes])
+    metrics["references_cut"] = sum(outcome.reference_cut for outcome in outcomes)
     return metrics
 
 

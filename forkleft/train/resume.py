@@ -62,7 +62,9 @@ def decisive_options(args: ForkLeftConfig) -> dict[str, Any]:
 def decisive_data(student: Student, examples: Sequence[Example]) -> dict[str, Any]:
     """What decides it of the data and of the student, but for its weights."""
     template = str(student.tokenizer.chat_template).encode()
-    questions = json.dumps([asdict(example) for example in examples], sort_keys=True).encode()
+    named = ("id", "messages", "answer", "reference")
+    rows = [{name: getattr(example, name) for name in named} for example in examples]
+    questions = json.dumps(rows, sort_keys=True).encode()
     return _as_json(
         {
             "family": asdict(student.family),

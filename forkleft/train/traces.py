@@ -3,16 +3,17 @@
 One JSON object for each question, for viewing later.
 """
 
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import torch
 
-from forkleft.objective.readouts import Reading, prefix_hidden
+from forkleft.objective.readouts import prefix_hidden
 from forkleft.objective.supervision import Lesson, ObjectiveSettings
-from forkleft.rollout import Trajectory
 from forkleft.students.student import Student
 from forkleft.teacher import Teacher
-from forkleft.train.collect import Collected, Verified
+from forkleft.train.collect import Collected
 
 # How many alternatives of each model are kept at a position.
 ALTERNATIVES = 5
@@ -20,40 +21,46 @@ ALTERNATIVES = 5
 
 @torch.no_grad()
 def traces(
-    student: Student, teacher: Teacher, collected: Collected, settings: ObjectiveSettings, *, step: int
+    student: Student,
+    teacher: Teacher,
+    collected: Collected,
+    settings: ObjectiveSettings,
+    sizes: Sequence[int],
+    *,
+    step: int,
 ) -> list[dict[str, Any]]:
-    """A row for each question of a batch. One forward of the student."""
-    readings = [
-        Reading(one.name, one.question.prompt, one.question.response, one.selected) for one in collected.lessons
-    ]
-    options = {"geometry": settings.geometry, "attention": settings.attention}
-    hidden_SD = prefix_hidden(student, readings, budget=settings.budget, **options)
-    parts = hidden_SD.split([len(one.selected) for one in collected.lessons])
-    questions = zip(collected.lessons, collected.trajectories, collected.verified, collected.cut, strict=True)
+    """A row for each question of a batch. The student is read in one forward for each of the `sizes`, which are numbers
+    of questions and add up to the batch."""
+    readings = iter(collected.lessons)
+    parts: list[torch.Tensor] = []
+    for size in sizes:
+        chosen = [lesson.reading for lesson in islice(readings, size)]
+        options = {"geometry": settings.geometry, "attention": settings.attention}
+        hidden_SD = prefix_hidden(student, chosen, budget=settings.budget, **options)
+        parts += hidden_SD.split([len(reading.positions) for reading in chosen])
     return [
-        {"step": step} | _question(student, *question) | _positions(student, teacher, question[0], part_SD)
-        for question, part_SD in zip(questions, parts, strict=True)
+        {"step": step} | _question(student, collected, k) | _positions(student, teacher, collected.lessons[k], part_SD)
+        for k, part_SD in enumerate(parts)
     ]
 
 
-def _question(
-    student: Student, lesson: Lesson, trajectory: Trajectory, verified: Verified, cut: bool
-) -> dict[str, Any]:
+def _question(student: Student, collected: Collected, k: int) -> dict[str, Any]:
     """What was asked, what both models and the reference answer, and how that was judged."""
-    tokenizer, question = student.tokenizer, lesson.question
+    tokenizer, lesson, trajectory = student.tokenizer, collected.lessons[k], collected.trajectories[k]
+    answer, reference = collected.answers[k], lesson.reference
     return {
-        "id": question.id,
+        "id": lesson.id,
         "route": str(lesson.route),
-        "prompt": tokenizer.decode(question.prompt),
-        "expected": verified.expected,
-        "student_right": question.student_right,
-        "student_extracted": verified.extracted,
-        "teacher_right": question.teacher_right,
-        "teacher_extracted": verified.teacher_extracted,
-        "teacher_answer": verified.teacher_answer.text,
-        "teacher_stopped": verified.teacher_answer.stopped,
-        "reference": None if question.reference is None else tokenizer.decode(question.reference),
-        "reference_cut": cut,
+        "prompt": tokenizer.decode(lesson.prompt),
+        "expected": collected.examples[k].answer,
+        "student_right": lesson.student_right,
+        "student_extracted": collected.judgements[k].extracted,
+        "teacher_right": lesson.teacher_right,
+        "teacher_extracted": collected.teacher_judgements[k].extracted,
+        "teacher_answer": answer.text,
+        "teacher_stopped": answer.stopped,
+        "reference": None if reference is None else tokenizer.decode(reference),
+        "reference_cut": bool(reference) and reference[-1] not in student.vocabulary.stop_ids,
         "tokens": [tokenizer.decode([i]) for i in trajectory.tokens],
         "commit_pass": trajectory.commit_pass,
         "entropy": trajectory.entropy,
@@ -70,7 +77,7 @@ def _positions(student: Student, teacher: Teacher, lesson: Lesson, hidden_SD: to
         "student_alternatives": _alternatives(student.logits(hidden_SD), tokenizer),
         "teacher_alternatives": None,
     }
-    if lesson.teacher_hidden_SE is not None and lesson.taught == (lesson.question.response, lesson.selected):
+    if lesson.teacher_hidden_SE is not None and lesson.taught == (lesson.response, lesson.selected):
         weight_VE = teacher.head_weight
         logits_SV = (lesson.teacher_hidden_SE.to(weight_VE.device, weight_VE.dtype) @ weight_VE.T).float()
         excluded = student.excluded_V.nonzero().flatten().to(logits_SV.device)

@@ -12,8 +12,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from accelerate.utils import gather_object
@@ -23,9 +24,9 @@ from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from forkleft.errors import ForkLeftError
-from forkleft.objective.update import update_loss
-from forkleft.prompts import prompt_ids
-from forkleft.rollout import Trajectory, decoding_of, write
+from forkleft.objective.supervision import Lesson
+from forkleft.objective.update import Outcome, update_loss
+from forkleft.rollout import Writer, decoding_of, generate, write
 from forkleft.students import Student, save_student
 from forkleft.students.adapters import note_base
 from forkleft.students.loading import write_sidecar
@@ -34,10 +35,11 @@ from forkleft.teacher import AnswerCache, Teacher
 from forkleft.teacher.answers import Answerer
 from forkleft.train.batches import Batches, Loader
 from forkleft.train.card import model_card
-from forkleft.train.collect import Clock, Collected, Collector, prepare_examples, sharing_vocabulary
+from forkleft.train.collect import Clock, Collected, Collector
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.data import Example
-from forkleft.train.metrics import Observation, observe, peak_memory, summarise
+from forkleft.train.metrics import means, peak_memory
+from forkleft.train.prepare import prepare_examples, sharing_vocabulary
 from forkleft.train.progress import ProgressLine
 from forkleft.train.resume import LENGTHENED, decisive
 from forkleft.train.saving import SavingTrainer
@@ -47,6 +49,7 @@ from forkleft.train.wrapped import answer_calls, gathered
 from forkleft.verify import Judge, Verifier
 
 Rows = Sequence[Mapping[str, Any]] | Sequence[Example]
+T = TypeVar("T")
 
 
 class ForkLeftTrainer(SavingTrainer):
@@ -56,7 +59,8 @@ class ForkLeftTrainer(SavingTrainer):
     (or `messages`) and `answer`, and where there are any `solution` and `id`, or what `prepare_examples` made of such
     rows; eval_dataset may be several by name.
     answerer: who gives the teacher's own answers, if not the teacher itself (an `AnswerServer`). verifier: who judges
-    answers, if not the one that `args` names; a function of your own will do. peft_config: train an adapter instead of
+    answers, if not the one that `args` names; a function of your own will do. writer: who writes the rollouts, if not
+    `generate`. peft_config: train an adapter instead of
     all weights; merge_adapters: save the final model with it merged. Further arguments are the Trainer's.
     """
 
@@ -74,6 +78,7 @@ class ForkLeftTrainer(SavingTrainer):
         *,
         answerer: Answerer | None = None,
         verifier: Verifier | Judge | None = None,
+        writer: Writer = generate,
         peft_config: Any = None,
         merge_adapters: bool = False,
         **settings: Any,
@@ -122,9 +127,9 @@ class ForkLeftTrainer(SavingTrainer):
         # The loss comes divided by the questions of the whole update.
         self.loss_is_scaled_for_ga = True
         cache = AnswerCache(args.answer_file)
-        self.collector = Collector(student, teacher, answerer or teacher, cache, args, self.verifier)
+        self.collector = Collector(student, teacher, answerer or teacher, cache, args, self.verifier, writer)
         # Of the questions since the last log line, and how many of them are of the current update.
-        self._observed: list[Observation] = []
+        self._outcomes: list[Outcome] = []
         self._before_update = 0
         self._clock = Clock(self.progress.phase)
         self._retained = 0
@@ -154,27 +159,31 @@ class ForkLeftTrainer(SavingTrainer):
 
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
-    ) -> tuple[list[dict[str, Collected]], int]:
+    ) -> tuple[list[dict[str, list[Lesson]]], int]:
         """Collect an update: its micro-batches, and |B|, its questions over all processes and accumulation steps.
 
         All of it at once, since the student does not change within an update and writes faster in larger batches.
         """
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        self._before_update = len(self._observed)
+        self._before_update = len(self._outcomes)
         examples, update = [example for batch in batches for example in batch], self.state.global_step
         with self._clock.phase("rollout"):
-            trajectories = self._written(partial(self.collector.write, examples, update=update))
+            trajectories = self._called(partial(self.collector.write, examples, update=update))
         collected = self.collector.collect(examples, trajectories, update=update, clock=self._clock)
-        self._note_routes(collected, step=update + 1)
+        self._note_routes(collected.lessons, step=update + 1)
+        if self.args.trace_steps and update % self.args.trace_steps == 0:
+            with self._clock.phase("trace"):
+                self._trace(collected, [len(batch) for batch in batches], step=update + 1)
         mine = torch.tensor([len(examples), sum(lesson.retained for lesson in collected.lessons)], device=device)
         questions, self._retained = self.accelerator.reduce(mine, "sum").tolist()
-        return [{"collected": part} for part in collected.split([len(batch) for batch in batches])], questions
+        lessons = iter(collected.lessons)
+        return [{"lessons": list(islice(lessons, len(batch)))} for batch in batches], questions
 
-    def _written(self, write: Callable[[], list[Trajectory]]) -> list[Trajectory]:
-        """What the student writes, within the wrapped module's forward, where a sharded head is whole."""
+    def _called(self, call: Callable[[], T]) -> T:
+        """A call without gradients, within the wrapped module's forward, where a sharded head is whole."""
         reshard = self.is_fsdp_enabled and self.accelerator.state.fsdp_plugin.reshard_after_forward
         with torch.no_grad(), self.accelerator.autocast(), gathered(self.model_wrapped, reshard=bool(reshard)):
-            return self.model_wrapped(forkleft_call=write)
+            return self.model_wrapped(forkleft_call=call)
 
     def compute_loss(
         self,
@@ -186,23 +195,18 @@ class ForkLeftTrainer(SavingTrainer):
         """The loss of a micro-batch, as its part of the whole update; inputs: as `get_batch_samples` gives them."""
         if num_items_in_batch is None:
             raise ForkLeftError("the loss needs to know how many questions the update has; let `train` call it")
-        collected: Collected
-        collected, step = inputs["collected"], self.state.global_step + 1
-        settings = self.collector.settings
         with self._clock.phase("readout"):
-            loss, records = model(
+            loss, outcomes = model(
                 forkleft_call=partial(
                     update_loss,
                     self.student,
-                    collected.lessons,
-                    settings,
+                    inputs["lessons"],
+                    self.collector.settings,
                     batch_size=int(num_items_in_batch),
                     teacher_weight_VE=self.teacher.head_weight,
                 )
             )
-        self._observed += observe(collected, records)
-        if self.args.trace_steps and self.state.global_step % self.args.trace_steps == 0:
-            self._trace(model, collected, step=step)
+        self._outcomes += outcomes
         # Gradients are averaged over the processes; the method sums them.
         return loss * self.accelerator.num_processes
 
@@ -224,27 +228,27 @@ class ForkLeftTrainer(SavingTrainer):
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> float | None:
         norm = super()._get_grad_norm(model, grad_norm)
         if norm is not None and not math.isfinite(norm):
-            records = [one.record for one in self._observed[self._before_update :]]
-            names = ", ".join(f"{record.id} ({record.route})" for record in records if record.retained)
+            retained = [outcome for outcome in self._outcomes[self._before_update :] if outcome.retained]
+            names = ", ".join(f"{outcome.id} ({outcome.route})" for outcome in retained)
             raise ForkLeftError(
                 f"update {self.state.global_step + 1}: the gradient is not finite; lower the learning rate, or train "
                 f"in higher precision. Nothing was changed by this update, whose questions are {names:.500}"
             )
         return norm
 
-    def _note_routes(self, collected: Collected, *, step: int) -> None:
+    def _note_routes(self, lessons: Sequence[Lesson], *, step: int) -> None:
         """Keep which questions an update has and on which route each is, in `routes.jsonl`."""
-        pairs = gather_object([(lesson.question.id, lesson.route) for lesson in collected.lessons])
+        pairs = gather_object([(lesson.id, lesson.route) for lesson in lessons])
         if self.is_world_process_zero():
             ids, routes = zip(*pairs, strict=True)
             self.routes_file.write({"step": step, "ids": ids, "routes": routes})
 
-    def _trace(self, model: torch.nn.Module, collected: Collected, *, step: int) -> None:
-        read = partial(traces, self.student, self.teacher, collected, self.collector.settings, step=step)
-        model.eval()
-        with torch.no_grad():
-            rows = gather_object(model(forkleft_call=read))
-        model.train()
+    def _trace(self, collected: Collected, sizes: Sequence[int], *, step: int) -> None:
+        """Keep how the responses of an update came about, in `traces.jsonl`. sizes: questions read in one forward."""
+        read = partial(traces, self.student, self.teacher, collected, self.collector.settings, sizes, step=step)
+        self.model.eval()
+        rows = gather_object(self._called(read))
+        self.model.train()
         if self.is_world_process_zero():
             for row in rows:
                 self.traces_file.write(row)
@@ -254,12 +258,12 @@ class ForkLeftTrainer(SavingTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add what the method has to tell since the last line, and keep the line in metrics.jsonl."""
         if "loss" in logs:
-            observed = gather_object(self._observed)
-            logs |= summarise(observed)
+            outcomes = gather_object(self._outcomes)
+            logs |= means(outcomes)
             logs |= {f"seconds_{phase}": seconds for phase, seconds in self._clock.seconds.items()}
-            logs["tokens_per_second"] = sum(one.tokens for one in observed) / sum(self._clock.seconds.values())
+            logs["tokens_per_second"] = sum(outcome.tokens for outcome in outcomes) / sum(self._clock.seconds.values())
             logs["peak_memory_mb"] = peak_memory(self.args.device)
-            self._observed = []
+            self._outcomes = []
             self._clock.seconds.clear()
         super().log(logs, start_time)
         # The summary of a whole training is no step of it; a run that was resumed would have several.
@@ -313,15 +317,15 @@ class ForkLeftTrainer(SavingTrainer):
         decoded = partial(
             write,
             self.student,
-            [prompt_ids(self.student.text_tokenizer, one.messages) for one in mine],
+            [example.prompt for example in mine],
             self.decoding,
             max_new_tokens=self.args.max_new_tokens,
             batch_size=self.args.rollout_batch_size,
         )
         self.progress.phase("evaluation")
-        written = self._written(decoded)
-        expected = [one.answer for one in mine]
-        right = self.verifier.judge([t.text or "" for t in written], expected, ids=[one.id for one in mine])
+        written = self._called(decoded)
+        expected, ids = [example.answer for example in mine], [example.id for example in mine]
+        right = self.verifier.judge([trajectory.text or "" for trajectory in written], expected, ids=ids)
         right = gather_object(right)
         self.progress.phase("")
         metrics = {f"{metric_key_prefix}_accuracy": sum(right) / len(right), f"{metric_key_prefix}_count": len(right)}

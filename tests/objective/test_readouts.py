@@ -6,7 +6,8 @@ from tiny import ARCHITECTURES, FAMILIES, MASK, PAD, family_name, plain_copy, ti
 
 from forkleft.errors import ForkLeftError
 from forkleft.objective import readouts
-from forkleft.objective.readouts import Reading, all_mask_hidden, prefix_hidden, target_masked_hidden
+from forkleft.objective.readouts import all_mask_hidden, prefix_hidden, target_masked_hidden
+from forkleft.prompts import Reading
 from forkleft.students import Family
 
 BUDGET = 14

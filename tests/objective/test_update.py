@@ -5,13 +5,14 @@ import pytest
 import torch
 from exact import assert_exact, assert_no_worse
 from naive import naive_forkleft, naive_question, naive_update
+from questions import Question, plan
 from tiny import FAMILIES, MASK, PAD, STOP, VOCABULARY, family_name, plain_copy, tiny_model, tiny_student
 
 from forkleft.errors import ForkLeftError
 from forkleft.objective import update
 from forkleft.objective.routes import Route
-from forkleft.objective.supervision import ObjectiveSettings, Question, plan
-from forkleft.objective.update import Record, update_loss
+from forkleft.objective.supervision import ObjectiveSettings
+from forkleft.objective.update import Outcome, update_loss
 from forkleft.randomness import keyed_generator
 from forkleft.rollout import generate
 
@@ -65,7 +66,7 @@ def taught_lesson(lesson, teacher):
     if lesson.taught is None:
         return lesson
     continuation, positions = lesson.taught
-    prompt = lesson.question.prompt
+    prompt = lesson.prompt
     hidden = teacher.model(input_ids=torch.tensor([[*prompt, *continuation]])).last_hidden_state[0]
     return replace(lesson, teacher_hidden_SE=hidden[[len(prompt) - 1 + i for i in positions]])
 
@@ -99,15 +100,18 @@ def assert_equal_update(student, batch, teacher, settings=SETTINGS, stop_ids=(ST
         assert_exact(ours[name], gradient, name)
     for question, record in zip(batch, records, strict=True):
         found = naive_question(model, family, teacher, question, settings, draw, stop_ids)
+        known = {name: getattr(question, name) for name in ("id", "student_right", "teacher_right")}
+        known |= {"tokens": len(question.response), "stopped": question.response[-1] in stop_ids, "empty": False}
+        known["reference_cut"] = question.reference is not None and question.reference[-1] not in stop_ids
         if found is None:
-            assert record == Record(question.id, Route.EXCLUDE, retained=False)
+            assert record == Outcome(route=Route.EXCLUDE, retained=False, **known)
             continue
         content, rank, numbers = found
-        numbers |= {"content": content, "rank": rank, "id": question.id, "retained": True}
+        numbers |= known | {"content": content, "rank": rank, "retained": True}
         numbers.setdefault("reference_nll", [])
         taught = question.reference if settings.supervision == "mix" else question.response
         numbers["eos_kl"] = numbers["kl"][-1] if numbers["kl"] and taught[-1] in stop_ids else None
-        assert numbers.keys() == {field.name for field in fields(Record)}
+        assert numbers.keys() == {field.name for field in fields(Outcome)}
         for name, value in numbers.items():
             ours = getattr(record, name)
             if isinstance(value, str | None):

@@ -6,7 +6,8 @@ from transformers import BloomConfig, BloomForCausalLM
 
 from forkleft.errors import ForkLeftError
 from forkleft.lab.tokenizer import build_tokenizer
-from forkleft.objective.readouts import Reading, prefix_hidden
+from forkleft.objective.readouts import prefix_hidden
+from forkleft.prompts import Reading
 from forkleft.rollout import generate
 from forkleft.students import Family, Student
 

@@ -8,9 +8,9 @@ from exact import assert_exact
 from tiny import FAMILIES, tiny_student
 
 from forkleft.errors import DiffusionError, ForkLeftError
+from forkleft.prompts import Reading
 from forkleft.students import convert, load_student
 from forkleft.teacher.loading import load_teacher
-from forkleft.teacher.local import Asked
 
 QUESTION = [{"role": "user", "content": "1+1"}]
 
@@ -114,7 +114,7 @@ def test_a_teacher_spread_over_memories_answers_as_a_whole_one(tmp_path):
     assert spread.head_weight.is_meta
     ours, theirs = (one.answers([QUESTION], max_new_tokens=4) for one in (spread, whole))
     assert ours == theirs
-    asked = [Asked([5, 6], [7, 8, 9], [0, 2])]
+    asked = [Reading("q", [5, 6], [7, 8, 9], [0, 2])]
     (ours_SE,), (theirs_SE,) = (one.hidden(asked) for one in (spread, whole))
     assert_exact(ours_SE, theirs_SE)
     assert_exact(spread.head_logits(ours_SE), whole.head_logits(theirs_SE))

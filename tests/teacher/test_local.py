@@ -7,8 +7,8 @@ from tiny import MASK, PAD, STOP, VOCABULARY, tiny_model
 from forkleft.errors import ForkLeftError
 from forkleft.lab.models import load_model
 from forkleft.lab.questions import held_out
+from forkleft.prompts import Reading
 from forkleft.teacher import Teacher, local
-from forkleft.teacher.local import Asked
 
 
 def lab_teacher(name="teacher-weak", **settings):
@@ -87,10 +87,10 @@ def test_hidden_states_give_the_distributions_of_one_forward_a_position(architec
     model = tiny_model(architecture, vocab_size=VOCABULARY + 2, dtype=torch.float64)
     teacher = Teacher(model, None, stop_ids=[STOP], batch_size=2)
     asked = [
-        Asked([5, 9, 2], [7, 3, 1, 30, STOP], [0, 2, 4]),
-        Asked([7], [1, 2, 3], [2]),
-        Asked([3, 1, 4, 1], naive_answer(model, [3, 1, 4, 1], budget=6), [1, 0]),
-        Asked([3, 3], [9, 9], []),
+        Reading("q", [5, 9, 2], [7, 3, 1, 30, STOP], [0, 2, 4]),
+        Reading("q", [7], [1, 2, 3], [2]),
+        Reading("q", [3, 1, 4, 1], naive_answer(model, [3, 1, 4, 1], budget=6), [1, 0]),
+        Reading("q", [3, 3], [9, 9], []),
     ]
     for one, hidden_SE in zip(asked, teacher.hidden(asked), strict=True):
         assert len(hidden_SE) == len(one.positions)
@@ -98,13 +98,13 @@ def test_hidden_states_give_the_distributions_of_one_forward_a_position(architec
             1, torch.tensor([MASK, PAD]), -torch.inf
         )
         for i, found in zip(one.positions, logits_SV.log_softmax(-1), strict=True):
-            assert_exact(found, teacher_log_probs(model, one.prompt, one.continuation, i))
+            assert_exact(found, teacher_log_probs(model, one.prompt, one.response, i))
 
 
 def test_a_teacher_is_frozen():
     teacher = lab_teacher()
     assert not any(parameter.requires_grad for parameter in teacher.model.parameters())
-    (hidden,) = teacher.hidden([Asked([1], [2, 3], [1])])
+    (hidden,) = teacher.hidden([Reading("q", [1], [2, 3], [1])])
     assert not hidden.requires_grad
 
 
@@ -124,11 +124,11 @@ def test_damaged_weights_are_told_as_such():
     with torch.no_grad():
         teacher.model.model.norm.weight.fill_(float("nan"))
     with pytest.raises(ForkLeftError, match=r"logits of the teacher .* are not finite"):
-        teacher.hidden([Asked([1], [2, 3], [1])])
+        teacher.hidden([Reading("q", [1], [2, 3], [1])])
 
 
 def test_logits_that_are_more_than_a_product_are_refused():
     teacher = Teacher(tiny_model(), None, stop_ids=[STOP])
     teacher.model.lm_head.register_forward_hook(lambda module, inputs, out: 30 * torch.tanh(out / 3))
     with pytest.raises(ForkLeftError, match="changes its logits behind the output head"):
-        teacher.hidden([Asked([1], [2, 3], [1])])
+        teacher.hidden([Reading("q", [1], [2, 3], [1])])

@@ -4,18 +4,18 @@ import pytest
 
 from forkleft.errors import ForkLeftError
 from forkleft.objective.routes import Route
-from forkleft.objective.update import Record
-from forkleft.train.metrics import Observation, StepFile, summarise
+from forkleft.objective.update import Outcome
+from forkleft.train.metrics import StepFile, means
 
 
 def seen(route, *, retained=True, tokens=10, stopped=True, empty=False, cut=False, **numbers):
-    record = Record("q", route, retained, **numbers)
     right = {"student_right": route in (Route.CE, Route.EXCLUDE), "teacher_right": route in (Route.CE, Route.LEFTOPD)}
-    return Observation(record, **right, tokens=tokens, stopped=stopped, empty=empty, reference_cut=cut)
+    written = {"tokens": tokens, "stopped": stopped, "empty": empty, "reference_cut": cut}
+    return Outcome("q", route, retained, **right, **written, **numbers)
 
 
 def test_means_by_route_question_and_position():
-    metrics = summarise(
+    metrics = means(
         [
             seen(Route.CE, content=1.0, rank=0.5, pairs=2, contrast=(0.0, 1.0), left_entropy=(2.0,)),
             seen(Route.CE, content=3.0, rank=1.5, pairs=4, contrast=(2.0,), tokens=20, stopped=False),

@@ -14,13 +14,13 @@ import trainer_runs
 from exact import assert_exact
 from naive import naive_answer, naive_generate, naive_update
 from peft import PeftModel
+from questions import Question
 from tiny import STOP, plain_copy
 from trainer_runs import ROWS, VERDICTS, make_trainer, state_digest
 
 from forkleft import rollout
 from forkleft.errors import ForkLeftError
 from forkleft.lab.tokenizer import build_tokenizer
-from forkleft.objective.supervision import Question
 from forkleft.randomness import keyed_generator
 from forkleft.students import RECORDS
 from forkleft.students.families import Decoding
