@@ -143,10 +143,8 @@ def plan_of(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder, found: Pr
     ]
     yield "devices", ", ".join(devices)
     yield "output", str(folder.path.absolute())
-    yield (
-        "",
-        f"checkpoints {_when(SaveStrategy(config.save_strategy).value, config.save_steps, config.save_at, updates)}",
-    )
+    strategy = SaveStrategy(config.save_strategy).value
+    yield "", f"checkpoints {_when(strategy, config.save_steps, config.save_at, updates)}"
     if found.held_out is not None:
         strategy, at, delay = IntervalStrategy(config.eval_strategy).value, config.eval_at, config.eval_delay
         yield "", f"evaluations {_when(strategy, config.eval_steps, at, updates, delay=delay)}"
