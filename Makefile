@@ -11,7 +11,7 @@ help:
 	@echo "make demo    distil the student of the bundled lab"
 	@echo "make test    run the tests"
 	@echo "make setup   create $(VENV) from requirements.lock"
-	@echo "make lint    check style            make format  apply it"
+	@echo "make lint    check style and types  make format  apply the style"
 	@echo "make bench   run the benchmarks     make lock    pin the dependencies anew"
 	@echo "make clean   remove $(VENV) and caches"
 
@@ -39,6 +39,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/mypy forkleft
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -59,5 +60,5 @@ lock:
 	rm -rf $(VENV)-lock
 
 clean:
-	rm -rf $(VENV) $(VENV)-lock build dist .pytest_cache .ruff_cache benchmarks/results.json
+	rm -rf $(VENV) $(VENV)-lock build dist .pytest_cache .ruff_cache .mypy_cache benchmarks/results.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

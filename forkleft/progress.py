@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,7 +20,7 @@ _LONG_SECONDS = 3.0
 _PULSE_SECONDS = 1.0
 _WIDEST_BAR, _NARROWEST_BAR = 20, 4
 # Rich's own colours of "done" and "not done" fall together where a terminal has 16 of them.
-_BAR = {"style": "bright_black", "complete_style": "cyan", "finished_style": "green"}
+_BAR: dict[str, Any] = {"style": "bright_black", "complete_style": "cyan", "finished_style": "green"}
 
 
 class Meter:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -58,7 +59,7 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) 
         )
     try:
         # Templates that know no thinking ignore the switch.
-        rendered = tokenizer.apply_chat_template(
+        rendered: Any = tokenizer.apply_chat_template(
             list(messages), add_generation_prompt=True, return_dict=True, enable_thinking=False
         )
     except Exception as error:  # a template is a program of its own, and raises what it likes

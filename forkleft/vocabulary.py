@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from forkleft.errors import ForkLeftError
 
@@ -111,9 +111,7 @@ def common_vocabulary(
     return Vocabulary(frozenset(valid), mask_id, tuple(stop_ids))
 
 
-def resolve_mask_id(
-    tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig | None = None, mask_token: str | int | None = None
-) -> int:
+def resolve_mask_id(tokenizer: PreTrainedTokenizerBase, config: Any = None, mask_token: str | int | None = None) -> int:
     """The mask id: `mask_token` (a token or id) if given, else the tokenizer's, else the configuration's.
 
     Refuses to guess: raises ForkLeftError naming candidates where neither says, where they disagree, and where
@@ -123,7 +121,7 @@ def resolve_mask_id(
         if isinstance(mask_token, str) and mask_token not in tokenizer.get_vocab():
             raise ForkLeftError(f"the tokenizer has no token {mask_token!r}; {_mask_candidates(tokenizer)}")
         check_mask(tokenizer, mask_token)
-        return mask_token if isinstance(mask_token, int) else tokenizer.convert_tokens_to_ids(mask_token)
+        return mask_token if isinstance(mask_token, int) else tokenizer.get_vocab()[mask_token]
     said = {
         "the tokenizer's mask_token": tokenizer.mask_token_id,
         "the configuration's mask_token_id": getattr(config, "mask_token_id", None),
@@ -146,6 +144,7 @@ def check_mask(tokenizer: PreTrainedTokenizerBase, mask_token: str | int) -> Non
     An ordinary token would be missing from every text, and one that prompts hold would be filled in there: a mask is an
     added or special token or an unused one, does not stand in the chat template, and neither begins nor ends texts.
     """
+    i: int | None
     if isinstance(mask_token, int):
         i, token = mask_token, _strings(tokenizer).get(mask_token)
         if token is None:

@@ -21,6 +21,7 @@ from forkleft.lab.benchmarks import MAX_NEW_TOKENS
 from forkleft.lab.models import STUDENTS, TEACHERS, LabModel, load_model
 from forkleft.lab.questions import held_out, training_stream
 from forkleft.report.curves import draw_curves
+from forkleft.students import Student
 from forkleft.teacher import Teacher
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.trainer import ForkLeftTrainer
@@ -55,7 +56,7 @@ def demo(
         highlight=False,
     )
     before = _measure(learner, console, "before")
-    _train(learner, master, folder, updates)
+    _train(learner.student, master, folder, updates)
     after = _measure(learner, console, "after")
     rows = [_compared(name, before[name], after[name]) for name in SETS]
     (folder / "result.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
@@ -83,7 +84,7 @@ def _measure(lab_model: LabModel, console: Console, when: str) -> dict[str, Meas
     return found
 
 
-def _train(learner: LabModel, master: LabModel, folder: Path, updates: int) -> None:
+def _train(student: Student, master: LabModel, folder: Path, updates: int) -> None:
     config = ForkLeftConfig(
         str(folder),
         max_steps=updates,
@@ -96,7 +97,7 @@ def _train(learner: LabModel, master: LabModel, folder: Path, updates: int) -> N
         adam_beta2=0.99,
         rho=0.5,
         geometry="canvas",
-        passes=learner.student.family.block_size,
+        passes=student.family.block_size,
         max_new_tokens=MAX_NEW_TOKENS,
         teacher_max_new_tokens=MAX_NEW_TOKENS,
         verifier="lab",
@@ -111,11 +112,9 @@ def _train(learner: LabModel, master: LabModel, folder: Path, updates: int) -> N
     rows = [
         {"id": item.id, "question": item.prompt, "answer": item.answer, "solution": item.solution} for item in questions
     ]
-    teacher = Teacher(
-        master.model, master.tokenizer, stop_ids=learner.student.vocabulary.stop_ids, batch_size=QUESTIONS
-    )
+    teacher = Teacher(master.model, master.tokenizer, stop_ids=student.vocabulary.stop_ids, batch_size=QUESTIONS)
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    ForkLeftTrainer(learner.student, teacher, config, rows).train()
+    ForkLeftTrainer(student, teacher, config, rows).train()
 
 
 def _compared(name: str, before: Measurement, after: Measurement) -> dict:

@@ -52,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
     """Answers bad arguments with one line instead of the whole usage, and names the nearest command."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs, allow_abbrev=False)
+        super().__init__(*args, **kwargs | {"allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
         self.exit(_USER_MISTAKE, f"{self.prog}: {message} (see {self.prog} --help)\n")

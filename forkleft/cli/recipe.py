@@ -53,5 +53,5 @@ def _list_options() -> None:
             for line in head.wrap(console, console.width):
                 line.rstrip()
                 console.print(line)
-            for line in textwrap.wrap(help_of(option), console.width - len(_INDENT)):
-                console.print(Text(_INDENT + line), soft_wrap=True)
+            for told in textwrap.wrap(help_of(option), console.width - len(_INDENT)):
+                console.print(Text(_INDENT + told), soft_wrap=True)

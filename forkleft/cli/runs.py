@@ -43,14 +43,14 @@ _ASKING = "teacher"
 class _KeptRecipe(TrainerCallback):
     """Leaves a recipe in the output folder that repeats the run, once the run has been accepted and begins."""
 
-    def __init__(self, page: str) -> None:
-        self.page = page
+    def __init__(self, page: str, folder: Path) -> None:
+        self.page, self.folder = page, folder
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
         if state.is_world_process_zero:
-            (Path(args.output_dir) / "recipe.yaml").write_text(self.page, encoding="utf-8")
+            (self.folder / "recipe.yaml").write_text(self.page, encoding="utf-8")
 
 
 def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> ForkLeftTrainer:
@@ -58,7 +58,7 @@ def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> Fo
 
     said: the options that both come from (`read_options`); they are kept in the output folder.
     """
-    folder = RunFolder(config.output_dir)
+    folder = RunFolder(config.output_path)
     # From the start: a second run does not wait for its models to be told that it may not write here.
     with folder.held():
         found = prepare(recipe, config, folder)
@@ -66,7 +66,7 @@ def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> Fo
         teacher = teacher_of(recipe, student)
         settings: dict[str, Any] = {}
         if recipe.lora_rank is not None:
-            settings["peft_config"] = _adapters(recipe)
+            settings["peft_config"] = _adapters(recipe, recipe.lora_rank)
         trainer = ForkLeftTrainer(
             student,
             teacher,
@@ -75,7 +75,7 @@ def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> Fo
             found.held_out,
             answerer=_server(recipe, teacher),
             merge_adapters=recipe.merge_adapters,
-            callbacks=[_KeptRecipe(recipe_page(said))],
+            callbacks=[_KeptRecipe(recipe_page(said), folder.path)],
             folder=folder,
             **settings,
         )
@@ -94,7 +94,7 @@ def told_of_end(folder: Path) -> str:
 
 def check(recipe: Recipe, config: ForkLeftConfig, remarks: Sequence[str] = ()) -> None:
     """Check a run as `train` does before it loads the models, and print what it would do; remarks go with it."""
-    folder = RunFolder(config.output_dir)
+    folder = RunFolder(config.output_path)
     found = prepare(recipe, config, folder)
     if PartialState().is_main_process:
         told = [*plan_of(recipe, config, folder, found), *(("remark", remark) for remark in remarks)]
@@ -116,10 +116,10 @@ def prepare(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder) -> Prepar
     in_main_process(partial(check_folder, config, folder))
     student, teacher = _without_weights(recipe)
     if recipe.lora_rank is not None:
-        _check_adapters(recipe, student)
+        _check_adapters(_adapters(recipe, recipe.lora_rank), student)
     held_out, verifier = None, config.named_verifier()
     if recipe.eval_data is not None:
-        held_out = prepare_examples(student, teacher, _eval_rows(recipe, config), config, verifier)
+        held_out = prepare_examples(student, teacher, _eval_rows(recipe, recipe.eval_data, config), config, verifier)
     examples = prepare_examples(student, teacher, _train_rows(recipe, config), config, verifier)
     check_updates(config, len(examples))
     found = Prepared(student, teacher, examples, held_out)
@@ -266,7 +266,7 @@ def _hub_rows(source: str, subset: str | None, split: str) -> Any:
         ) from error
 
 
-def _train_rows(recipe: Recipe, config: ForkLeftConfig) -> list[Mapping[str, Any]]:
+def _train_rows(recipe: Recipe, config: ForkLeftConfig) -> Sequence[Mapping[str, Any]]:
     if recipe.train_ids is None and recipe.train_route is not None:
         raise ForkLeftError("train_route is of the routes.jsonl that train_ids names; add train_ids, or leave it out")
     # Before the data, which may take long to load.
@@ -280,13 +280,15 @@ def _train_rows(recipe: Recipe, config: ForkLeftConfig) -> list[Mapping[str, Any
             recipe.columns,
             config.seed,
         )
-    return rows if names is None else rows_named(rows, names, config.prompt_template, source=recipe.train_ids)
+    if recipe.train_ids is None or names is None:
+        return rows
+    return rows_named(rows, names, config.prompt_template, source=recipe.train_ids)
 
 
-def _eval_rows(recipe: Recipe, config: ForkLeftConfig) -> list[dict[str, Any]]:
+def _eval_rows(recipe: Recipe, source: str, config: ForkLeftConfig) -> list[dict[str, Any]]:
     with _said_in("eval_data"):
         return rows_of(
-            recipe.eval_data,
+            source,
             recipe.eval_subset,
             recipe.eval_split,
             recipe.eval_questions,
@@ -308,7 +310,7 @@ def _server(recipe: Recipe, teacher: Teacher) -> AnswerServer | None:
     """The server of a recipe, whose answers end where those of the teacher in memory do."""
     if recipe.answers_url is None:
         return None
-    stop = [teacher.tokenizer.decode([i]) for i in teacher.stop_ids]
+    stop = [str(teacher.tokenizer.decode([i])) for i in teacher.stop_ids]
     return AnswerServer(
         recipe.answers_url,
         recipe.answers_model or recipe.teacher,
@@ -321,13 +323,13 @@ def _server(recipe: Recipe, teacher: Teacher) -> AnswerServer | None:
     )
 
 
-def _adapters(recipe: Recipe) -> Any:
+def _adapters(recipe: Recipe, rank: int) -> Any:
     try:
         from peft import LoraConfig
     except ImportError as error:
         raise no_peft() from error
     return LoraConfig(
-        r=recipe.lora_rank,
+        r=rank,
         lora_alpha=recipe.lora_alpha,
         lora_dropout=recipe.lora_dropout,
         target_modules=recipe.lora_targets,
@@ -336,8 +338,7 @@ def _adapters(recipe: Recipe) -> Any:
     )
 
 
-def _check_adapters(recipe: Recipe, student: Student) -> None:
-    adapters = _adapters(recipe)
+def _check_adapters(adapters: Any, student: Student) -> None:
     from peft import get_peft_model
 
     try:

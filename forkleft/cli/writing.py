@@ -57,9 +57,9 @@ def write_responses(
     if plain:
         if any(len(conversation) > 1 for conversation in conversations):
             raise ForkLeftError("a conversation of several turns needs the chat template; leave out --plain")
-        prompts = [student.tokenizer.encode(conversation[0]["content"]) for conversation in conversations]
+        prompts = [student.text_tokenizer.encode(conversation[0]["content"]) for conversation in conversations]
     else:
-        prompts = [prompt_ids(student.tokenizer, conversation) for conversation in conversations]
+        prompts = [prompt_ids(student.text_tokenizer, conversation) for conversation in conversations]
     console = Console()
     started = time.perf_counter()
     if _is_shown(console, conversations, as_json):
@@ -112,7 +112,7 @@ def _tell_empty(student: Student, written: Sequence[Trajectory]) -> None:
     """Say of responses that begin with their end, and would look like nothing at all, what they are."""
     for one in written:
         if one.stopped and len(one.tokens) == 1:
-            stop = student.tokenizer.convert_ids_to_tokens(one.tokens[0])
+            stop = student.text_tokenizer.convert_ids_to_tokens(one.tokens[0])
             print(f"forkleft: the response is empty: it began with its stop token {stop!r}", file=sys.stderr)
 
 

@@ -111,6 +111,7 @@ def compare(
     if not 0 <= digits <= _MOST_DIGITS:
         raise ForkLeftError(f"digits must be from 0 to {_MOST_DIGITS}, found {digits}")
     found: Any
+    notes: Sequence[str]
     if routes:
         counts, notes = compare_routes(a, b)
         found = {"teacher": str(a), "student": str(b), "rows": [asdict(one) for one in counts], "notes": list(notes)}
@@ -143,8 +144,8 @@ def compare_results(a: str | Path, b: str | Path) -> Comparison:
             notes.append(f"{name}: {samples[0]} samples an item in A, {samples[1]} in B")
     notes += _differing_settings(pairs)
     rows = [_row(*one) for one in found]
-    tested = [row for row in rows if row.p is not None]
-    corrected = dict(zip([row.benchmark for row in tested], holm([row.p for row in tested]), strict=True))
+    tested = {row.benchmark: row.p for row in rows if row.p is not None}
+    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
     return Comparison(
         str(a),
         str(b),
@@ -175,7 +176,7 @@ def compare_routes(teacher: str | Path, student: str | Path) -> tuple[list[Route
             raise ForkLeftError(f"{name}: routes need one response an item, found several samples; evaluate with one")
         scores_t, scores_s, said = _paired_scores(name, one, two)
         notes += said
-        table = paired_gain(*_verdicts(scores_t, scores_s))
+        table = paired_gain(_verdicts(scores_t), _verdicts(scores_s))
         counts.append(RouteCounts(name, len(scores_t), table.both, table.only_a, table.only_b, table.neither))
     return counts, notes + _differing_settings(pairs)
 
@@ -252,22 +253,21 @@ def _row(name: str, samples: tuple[int, int], scores_a: dict[str, Score], scores
     a, interval = accuracy_of(scores_a, max(samples))
     b, _ = accuracy_of(scores_b, max(samples))
     # A score is the share of an item's samples that are right.
-    right = (
+    right_a, right_b = (
         round(count * sum(score.value for score in scores.values()))
         for count, scores in zip(samples, (scores_a, scores_b), strict=True)
     )
-    tries = (count * len(scores_a) for count in samples)
+    tries_a, tries_b = (count * len(scores_a) for count in samples)
+    counts = (right_a, right_b, tries_a, tries_b)
     if max(samples) > 1:
         gain = _clustered_gain(scores_a, scores_b)
-        return Row(
-            name, len(scores_a), a, b, gain, *right, *tries, interval, only_a=None, only_b=None, p=None, holm=None
-        )
-    table = paired_gain(*_verdicts(scores_a, scores_b))
+        return Row(name, len(scores_a), a, b, gain, *counts, interval, only_a=None, only_b=None, p=None, holm=None)
+    table = paired_gain(_verdicts(scores_a), _verdicts(scores_b))
     if clustered(scores_a):
         gain, p = _clustered_gain(scores_a, scores_b), None
     else:
         gain, p = Estimate(table.value, table.low, table.high), mcnemar(table.only_a, table.only_b)
-    return Row(name, len(scores_a), a, b, gain, *right, *tries, interval, table.only_a, table.only_b, p, holm=None)
+    return Row(name, len(scores_a), a, b, gain, *counts, interval, table.only_a, table.only_b, p, holm=None)
 
 
 def _clustered_gain(scores_a: dict[str, Score], scores_b: dict[str, Score]) -> Estimate:
@@ -279,8 +279,8 @@ def _clustered_gain(scores_a: dict[str, Score], scores_b: dict[str, Score]) -> E
     return clustered_gain(values_a, values_b, clusters)
 
 
-def _verdicts(*both: dict[str, Score]) -> list[list[float]]:
-    return [[score.value for score in scores.values()] for scores in both]
+def _verdicts(scores: dict[str, Score]) -> list[float]:
+    return [score.value for score in scores.values()]
 
 
 def _samples(results: Results) -> int:

@@ -31,6 +31,7 @@ from forkleft.evaluate.protocols import (
     check_protocol,
     check_settings,
     decoding_for,
+    tokenizer_of,
 )
 from forkleft.evaluate.results import FORMAT, SUMMARY, ResultFolder, digest, line_of, read_results, record_of
 from forkleft.files import check_writable
@@ -143,7 +144,7 @@ def load_evaluated(
 
     Raises ForkLeftError if it cannot be loaded, or is of the other kind.
     """
-    only_diffusion = {"family": family, "block_size": block_size, "mask_token": mask_token}
+    only_diffusion: dict[str, Any] = {"family": family, "block_size": block_size, "mask_token": mask_token}
     if not autoregressive:
         try:
             return load_student(
@@ -158,6 +159,7 @@ def load_evaluated(
             raise ForkLeftError(f"{error}; or evaluate it as it is with --ar") from error
     if said := [name for name, value in only_diffusion.items() if value is not None]:
         raise ForkLeftError(f"an autoregressive model has no {' and no '.join(said)}; leave that out")
+    spread: dict[str, Any] = {} if device_map is None else {"device_map": device_map}
     try:
         return load_teacher(
             path_or_hub_id,
@@ -166,7 +168,7 @@ def load_evaluated(
             device=device if device_map is None else None,
             batch_size=batch_size,
             trust_remote_code=trust_remote_code,
-            **({} if device_map is None else {"device_map": device_map}),
+            **spread,
         )
     except DiffusionError as error:
         raise ForkLeftError(f"{error}; evaluate it as it is, without --ar") from error
@@ -252,15 +254,14 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _model_facts(model: Evaluated) -> dict[str, Any]:
-    is_student = isinstance(model, Student)
-    stop_ids = model.vocabulary.stop_ids if is_student else model.stop_ids
+    stop_ids = model.vocabulary.stop_ids if isinstance(model, Student) else model.stop_ids
     return {
-        "kind": "diffusion" if is_student else "autoregressive",
+        "kind": "diffusion" if isinstance(model, Student) else "autoregressive",
         "fingerprint": fingerprint(model.model),
-        "family": asdict(model.family) if is_student else None,
-        "mask_id": model.vocabulary.mask_id if is_student else None,
+        "family": asdict(model.family) if isinstance(model, Student) else None,
+        "mask_id": model.vocabulary.mask_id if isinstance(model, Student) else None,
         "stop_ids": list(stop_ids),
-        "chat_template": digest(model.tokenizer.chat_template),
+        "chat_template": digest(tokenizer_of(model).chat_template),
         "dtype": str(model.model.dtype).removeprefix("torch."),
         "device": model.model.device.type,
     }
@@ -271,7 +272,7 @@ def _sampler(model: Evaluated, benchmark: Benchmark, settings: Settings) -> dict
     if benchmark.protocol == "slot":
         if not isinstance(model, Student):
             return {"reads": "next token"}
-        told = {"reads": "masked slot", "geometry": settings.geometry}
+        told: dict[str, Any] = {"reads": "masked slot", "geometry": settings.geometry}
         return told if settings.geometry == "truncated" else told | {"max_new_tokens": budget}
     if not isinstance(model, Student):
         return {"order": "left_to_right", "max_new_tokens": budget, "samples": 1, "temperature": 0.0}

@@ -127,6 +127,9 @@ class _StudentLM:
     batch_size: rows that are written, or contexts that are read, at a time.
     """
 
+    # Of `TemplateLM`, with which lm_eval keeps what was answered.
+    cache_hook: Any
+
     def __init__(
         self,
         pretrained: str | None = None,
@@ -147,7 +150,7 @@ class _StudentLM:
     ) -> None:
         super().__init__()
         if unknown:
-            known = [*self.__init__.__kwdefaults__]
+            known = [*(_StudentLM.__init__.__kwdefaults__ or ())]
             raise ForkLeftError(
                 f"the model {MODEL_NAME} has no argument {', '.join(unknown)}; there are pretrained, {', '.join(known)}"
             )
@@ -172,7 +175,7 @@ class _StudentLM:
             trust_remote_code=trust_remote_code,
         )
         self._device = self.student.device
-        self.tokenizer = self.student.tokenizer
+        self.tokenizer = self.student.text_tokenizer
         self.max_new_tokens, self.batch_size = max_new_tokens, int(batch_size)
         self.decoding_name = decoding
         self.decoding = decoding_of(self.student.family, decoding, passes=passes, threshold=threshold)
@@ -214,7 +217,7 @@ class _StudentLM:
                 "--chat-template, or leave out --apply_chat_template"
             )
         try:
-            return self.tokenizer.apply_chat_template(
+            text = self.tokenizer.apply_chat_template(
                 chat_history,
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
@@ -223,6 +226,7 @@ class _StudentLM:
             )
         except Exception as error:  # a template is a program of its own, and raises what it likes
             raise ForkLeftError(f"the chat template refuses {chat_history!r:.80}: {error}") from error
+        return str(text)
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """The response to each request `(context, generation options)`, cut before the first `until` string."""
@@ -251,8 +255,8 @@ class _StudentLM:
                         ids=[names[number] for number in part],
                         batch_size=self.batch_size,
                     )
-                    for number, one in zip(part, written, strict=True):
-                        texts[number] = _cut(one.text, settings.until)
+                    for number, trajectory in zip(part, written, strict=True):
+                        texts[number] = _cut(trajectory.text or "", settings.until)
                         self.cache_hook.add_partial("generate_until", requests[number].args, texts[number])
                     bar.update(len(part))
         return [texts[number] for number in range(len(requests))]

@@ -52,7 +52,7 @@ def _aime(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
 
 
 def _livemathbench(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
-    language = subset.rpartition("_")[2]
+    language = (subset or "").rpartition("_")[2]
     answer = row["answer"].strip()
     if answer.startswith("$") and answer.endswith("$") and answer.count("$") == 2:
         answer = answer[1:-1]
@@ -181,7 +181,7 @@ def _impatient() -> Iterator[None]:
     log, usual = logging.getLogger("huggingface_hub.utils._http"), http_backoff.__kwdefaults__
     level = log.level
     log.setLevel(logging.ERROR)
-    http_backoff.__kwdefaults__ = {**usual, "max_retries": _RETRIES}
+    http_backoff.__kwdefaults__ = {**(usual or {}), "max_retries": _RETRIES}
     try:
         yield
     finally:

@@ -14,6 +14,7 @@ Shapes: B tries of a batch, D width of the model, V rows of its head.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -67,8 +68,8 @@ class Settings:
         check_decoding(self.decoding)
         if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise ForkLeftError(f"threshold is a probability: expected 0 to 1, found {self.threshold}")
-        if self.geometry not in Geometry.__args__:
-            raise ForkLeftError(f"geometry must be one of {', '.join(Geometry.__args__)}, found {self.geometry!r}")
+        if self.geometry not in get_args(Geometry):
+            raise ForkLeftError(f"geometry must be one of {', '.join(get_args(Geometry))}, found {self.geometry!r}")
         if self.top_p < 1 and self.temperature == 0:
             raise ForkLeftError(
                 f"top_p {self.top_p} does nothing at temperature 0, which takes the likeliest token; give a "
@@ -141,16 +142,22 @@ def check_protocol(model: Evaluated, benchmark: Benchmark, items: Sequence[Item]
             f"expected a Student or a Teacher to evaluate, found a {type(model).__name__}; load a diffusion model with "
             "load_student, an autoregressive one with load_teacher"
         )
-    if model.tokenizer is None:
-        raise ForkLeftError("the model has no tokenizer, so that questions cannot be put to it; load it with one")
+    tokenizer = tokenizer_of(model)
     check_settings(settings, benchmark, autoregressive=isinstance(model, Teacher))
     if benchmark.protocol == "slot":
         _offered_ids(model, items)
         if isinstance(model, Teacher):
             # Of no passages, for its check of the head.
             model.hidden([])
-    asked = [prompt_ids(model.tokenizer, benchmark.messages(item)) for item in items]
+    asked = [prompt_ids(tokenizer, benchmark.messages(item)) for item in items]
     _check_prompts(model, benchmark, items, asked, settings)
+
+
+def tokenizer_of(model: Evaluated) -> PreTrainedTokenizerBase:
+    """The tokenizer that puts questions to a model. Raises ForkLeftError if it has none."""
+    if model.tokenizer is None:
+        raise ForkLeftError("the model has no tokenizer, so that questions cannot be put to it; load it with one")
+    return model.tokenizer
 
 
 @torch.no_grad()
@@ -160,15 +167,16 @@ def answer(model: Evaluated, benchmark: Benchmark, tries: Sequence[Try], setting
     Raises ForkLeftError, naming the item, if a prompt and the budget do not fit into the model's context, or the
     likelihood of a letter is not finite.
     """
-    items = [one.item for one in tries]
-    asked = [prompt_ids(model.tokenizer, benchmark.messages(item)) for item in items]
+    items, tokenizer = [one.item for one in tries], tokenizer_of(model)
+    asked = [prompt_ids(tokenizer, benchmark.messages(item)) for item in items]
     _check_prompts(model, benchmark, items, asked, settings)
     if benchmark.protocol == "generated":
-        write = _write_decoded if isinstance(model, Student) else _write_greedily
-        return write(model, benchmark, tries, asked, settings)
+        if isinstance(model, Student):
+            return _write_decoded(model, benchmark, tries, asked, settings)
+        return _write_greedily(model, benchmark, tries, asked, settings)
     offered = _offered_ids(model, items)
     # The slot's own token is hidden, or never put in; any letter holds its place.
-    response = [*slot_prefix(model.tokenizer), offered[0]]
+    response = [*slot_prefix(tokenizer), offered[0]]
     if isinstance(model, Student):
         logp_BV = _masked_slot(model, items, asked, response, _room(model, benchmark, settings), settings.geometry)
     else:
@@ -179,7 +187,7 @@ def answer(model: Evaluated, benchmark: Benchmark, tries: Sequence[Try], setting
 def letter_ids(tokenizer: PreTrainedTokenizerBase, letters: str) -> list[int]:
     """The id of each letter behind `prompts.ANSWER_PREFIX`. Raises ForkLeftError if one is not a token of its own."""
     prefix = slot_prefix(tokenizer)
-    found = []
+    found: list[int] = []
     for letter in letters:
         # In its place: a tokenizer may cut a letter differently at the start of a text.
         ids = tokenizer.encode(prompts.ANSWER_PREFIX + letter, add_special_tokens=False)
@@ -218,7 +226,7 @@ def _write_decoded(
         ids=[one.item.id if settings.samples == 1 else f"{one.item.id} sample {one.sample}" for one in tries],
         batch_size=len(tries),
     )
-    judgements = _judge(benchmark, tries, [one.text for one in written])
+    judgements = _judge(benchmark, tries, [one.text or "" for one in written])
     return [
         Reply(
             prompt,
@@ -286,7 +294,7 @@ def _causal_slot(teacher: Teacher, items: Sequence[Item], asked: list[list[int]]
 
 def _chosen(item: Item, prompt: list[int], offered: list[int], logp_V: torch.Tensor) -> Reply:
     """The likeliest of the item's letters, the first at a tie. offered: the ids of at least these letters."""
-    letters = prompts.letters_of(item.choices)
+    letters = prompts.letters_of(item.choices or ())
     scores = dict(zip(letters, logp_V[offered[: len(letters)]].tolist(), strict=True))
     if not all(map(math.isfinite, scores.values())):
         raise ForkLeftError(
@@ -299,14 +307,14 @@ def _chosen(item: Item, prompt: list[int], offered: list[int], logp_V: torch.Ten
 
 def _offered_ids(model: Evaluated, items: Sequence[Item]) -> list[int]:
     """The ids of as many letters as the item with the most choices offers."""
-    return letter_ids(model.tokenizer, prompts.letters_of(max((item.choices for item in items), key=len)))
+    return letter_ids(tokenizer_of(model), prompts.letters_of(max((item.choices or () for item in items), key=len)))
 
 
 def _room(model: Evaluated, benchmark: Benchmark, settings: Settings) -> int:
     """How many tokens must fit behind a prompt."""
     if _is_truncated(benchmark, settings):
         # The prefix and the slot: nothing stands behind them.
-        return len(slot_prefix(model.tokenizer)) + 1
+        return len(slot_prefix(tokenizer_of(model))) + 1
     return settings.budget(benchmark)
 
 
@@ -318,7 +326,7 @@ def _check_prompts(
     model: Evaluated, benchmark: Benchmark, items: Sequence[Item], asked: list[list[int]], settings: Settings
 ) -> None:
     room = _room(model, benchmark, settings)
-    if benchmark.protocol == "slot" and room <= len(slot_prefix(model.tokenizer)):
+    if benchmark.protocol == "slot" and room <= len(slot_prefix(tokenizer_of(model))):
         raise ForkLeftError(
             f"{benchmark.name}: a canvas of {room} tokens has no room for {prompts.ANSWER_PREFIX!r} and a letter; "
             "choose a larger max_new_tokens"

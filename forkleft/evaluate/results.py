@@ -31,7 +31,7 @@ FORMAT = 2
 CONFIGURATION, RECORDS, SUMMARY = "configuration.json", "records.jsonl", "summary.json"
 _PARTS = "records.part-*.jsonl"
 # What readers of a summary rely on.
-_NEEDED = {f"results.{name}": int for name in ("items", "expected_items", "samples")}
+_NEEDED: dict[str, type] = {f"results.{name}": int for name in ("items", "expected_items", "samples")}
 _NEEDED |= {f"results.accuracy.{name}": float for name in ("value", "low", "high")}
 _NEEDED |= {f"configuration.{name}": str for name in ("benchmark", "protocol", "model.kind")}
 
@@ -292,7 +292,7 @@ def read_results(folder: str | Path) -> dict[str, Results]:
     Raises ForkLeftError if there are none, or if one of them is damaged.
     """
     folder = Path(folder)
-    found = {}
+    found: dict[str, Results] = {}
     for path in [folder / SUMMARY, *sorted(folder.glob(f"*/{SUMMARY}"))]:
         if path.is_file():
             one = _read_finished(path.parent)
@@ -327,7 +327,7 @@ def _read_finished(folder: Path) -> Results:
     summary = _read_object(folder / SUMMARY)
     path = folder / RECORDS
     lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-    records = [_parsed(line) for line in lines]
+    records = [record for line in lines if (record := _parsed(line)) is not None]
     told = flat(summary)
     if wrong := [name for name, kind in _NEEDED.items() if not isinstance(told.get(name), kind)]:
         raise ForkLeftError(
@@ -335,10 +335,10 @@ def _read_finished(folder: Path) -> Results:
             "into a new folder"
         )
     tries = told["results.items"] * told["results.samples"]
-    if None in records or len({record.key for record in records}) != tries or len(records) != tries:
+    if len(records) != len(lines) or len({record.key for record in records}) != tries or len(records) != tries:
         raise ForkLeftError(
             f"{path} is damaged: expected {tries} whole records, each of another try, found "
-            f"{len([one for one in records if one])}; remove {SUMMARY} and start the same evaluation again"
+            f"{len(records)}; remove {SUMMARY} and start the same evaluation again"
         )
     summary["configuration"] = _as_of_today(summary["configuration"])
     return Results(folder, summary, tuple(records))
@@ -384,7 +384,7 @@ def _as_of_today(configuration: dict[str, Any]) -> dict[str, Any]:
     """
     if configuration.get("format") != 1:
         return configuration
-    names = {"math": "opdlm"}
+    names: dict[Any, str] = {"math": "opdlm"}
     if configuration.get("protocol") == "generated":
         names["choice"] = "choice (format 1)"
     verifier = configuration.get("verifier")

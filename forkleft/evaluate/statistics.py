@@ -69,7 +69,7 @@ def accuracy(verdicts: Sequence[bool | int], level: float = 0.95) -> Estimate:
     return _around(share, low, high)
 
 
-def paired_gain(a: Sequence[bool | int], b: Sequence[bool | int], level: float = 0.95) -> PairedGain:
+def paired_gain(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> PairedGain:
     """Accuracy of b minus accuracy of a, both judged on the same items in the same order.
 
     The interval is method 10 of R. G. Newcombe, "Improved confidence intervals for the difference between binomial
@@ -83,7 +83,7 @@ def paired_gain(a: Sequence[bool | int], b: Sequence[bool | int], level: float =
     _check_verdicts(a)
     _check_verdicts(b)
     table = Counter(zip(map(bool, a), map(bool, b), strict=True))
-    return gain_of_table(*(table[key] for key in ((True, True), (True, False), (False, True), (False, False))), level)
+    return gain_of_table(table[True, True], table[True, False], table[False, True], table[False, False], level)
 
 
 def gain_of_table(both: int, only_a: int, only_b: int, neither: int, level: float = 0.95) -> PairedGain:
@@ -223,8 +223,8 @@ def clustered_gain(
         [(1 - left) * right for left, right in pairs],
         [(1 - left) * (1 - right) for left, right in pairs],
     )
-    table = (math.fsum(cell) * count / len(pairs) for cell in cells)
-    return _around(gain, *_newcombe(*table, count, level))
+    both, only_a, only_b, neither = (math.fsum(cell) * count / len(pairs) for cell in cells)
+    return _around(gain, *_newcombe(both, only_a, only_b, neither, count, level))
 
 
 def _bootstrap(
@@ -358,7 +358,7 @@ def _check_shares(clusters: Sequence[str], **columns: Sequence[float]) -> None:
                 raise ForkLeftError(f"expected verdicts or shares from 0 to 1, found {share} in cluster {cluster!r}")
 
 
-def _check_verdicts(verdicts: Sequence[bool | int]) -> None:
+def _check_verdicts(verdicts: Sequence[float]) -> None:
     """Not none, and each 0 or 1: a share such as avg@k must not be rounded to a verdict."""
     _check_lengths(verdicts=verdicts)
     for verdict in verdicts:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -19,7 +20,7 @@ from rich.table import Table
 
 from forkleft import prompts
 from forkleft.evaluate.benchmarks import Protocol
-from forkleft.evaluate.protocols import Settings, Try, answer
+from forkleft.evaluate.protocols import Evaluated, Settings, Try, answer
 from forkleft.files import told_of
 from forkleft.lab.benchmarks import item_of, lab_benchmark
 from forkleft.lab.models import LabModel, Tally, load_model
@@ -60,7 +61,7 @@ class Measurement:
 
 def measure(lab_model: LabModel, items: Sequence[Question]) -> Measurement:
     """What a model does with a set of questions, under the set's protocol."""
-    model = lab_model.student
+    model: Evaluated | None = lab_model.student
     if model is None:
         stop_ids = lab_model.model.generation_config.eos_token_id
         model = Teacher(lab_model.model, lab_model.tokenizer, stop_ids=stop_ids, batch_size=_SETTINGS.batch_size)
@@ -101,7 +102,7 @@ def print_accuracy(
     rows = []
     for lab_model, set_name, found in _measured(loaded, items, console):
         tally, card = found.tally, lab_model.card
-        row = {"model": card.name, "set": set_name, "protocol": protocol_of(items[set_name])}
+        row: dict[str, Any] = {"model": card.name, "set": set_name, "protocol": protocol_of(items[set_name])}
         row |= {"correct": tally.correct, "total": tally.total, "accuracy": tally.accuracy}
         row |= {"interval": list(tally.interval), "forwards_per_token": found.forwards_per_token}
         rows.append(row | {"card": card.accuracy[set_name].accuracy})

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Qwen3ForCausalLM
 
 from forkleft.digests import file_digest
 from forkleft.errors import ForkLeftError
@@ -73,8 +73,8 @@ class Card:
 class LabModel:
     """A loaded lab model, in evaluation mode."""
 
-    model: Qwen3ForCausalLM
-    tokenizer: PreTrainedTokenizerFast
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
     card: Card
 
     @cached_property
@@ -83,7 +83,7 @@ class LabModel:
         return None if self.card.family is None else lab_student(self.model, self.tokenizer, self.card.family)
 
 
-def lab_student(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, family: str) -> Student:
+def lab_student(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, family: str) -> Student:
     """A lab model as a student of one of the lab's families."""
     stop_ids = resolve_stop_ids(tokenizer, model.generation_config)
     return Student.from_model(

@@ -231,7 +231,7 @@ def main(arguments: list[str] | None = None) -> None:
         trained = LabModel(*train_teacher(recipe), card)
     else:
         one = train_student(recipe, options.family)
-        trained = LabModel(one.model, one.tokenizer, card)
+        trained = LabModel(one.model, one.text_tokenizer, card)
     accuracy = {set_name: measure(trained, held_out(set_name)).tally for set_name in HELD_OUT_SETS}
     save_model(options.output, replace(trained, card=replace(card, accuracy=accuracy)))
     print(f"{name}: " + ", ".join(f"{key} {tally.accuracy:.1%}" for key, tally in accuracy.items()))

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -87,7 +88,8 @@ def stand_in(dtype: torch.dtype, device: str) -> Student:
         bos_token_id=None,
         eos_token_id=None,
     )
-    model = Qwen3ForCausalLM(config).to(device, dtype).eval()
+    # Transformers declares `to` as a function of the model too.
+    model = Qwen3ForCausalLM(config).to(device, dtype).eval()  # type: ignore[arg-type]
     return Student.from_model(model, Family("block", 8), 511, [510])
 
 
@@ -106,7 +108,7 @@ def _gradients(student: Student) -> tuple[float, float]:
     """Of the input embeddings, through which everything flows; relative to the largest."""
     readings = _readings(student)
     targets = [reading.response[i] for reading in readings for i in reading.positions]
-    weight = student.model.get_input_embeddings().weight
+    weight: Any = student.model.get_input_embeddings().weight
     learned = {parameter: parameter.requires_grad for parameter in student.model.parameters()}
 
     def gradient(logp_SV: torch.Tensor) -> torch.Tensor:
@@ -148,7 +150,7 @@ def _rollouts(student: Student) -> tuple[float, float]:
 def _neighbours(student: Student) -> tuple[float, float]:
     """Entropies of prompts written together and alone, as long as they wrote the same."""
     prompts, mask_id, budget = _prompts(student), student.vocabulary.mask_id, _budget(student)
-    settings = {"order": "high_entropy", "passes": _PASSES, "max_new_tokens": budget}
+    settings: dict[str, Any] = {"order": "high_entropy", "passes": _PASSES, "max_new_tokens": budget}
     together = generate(student, prompts, **settings)
     differences = []
     for prompt, one in zip(prompts, together, strict=True):
@@ -313,7 +315,8 @@ def _rounding(student: Student) -> Iterator[None]:
             hidden.register_hook(rounded)
         return hidden
 
-    modules = [student.model.get_input_embeddings(), *student.model.base_model.layers]
+    layers: Any = student.model.base_model.layers
+    modules = [student.model.get_input_embeddings(), *layers]
     handles = [module.register_forward_hook(change) for module in modules]
     try:
         yield

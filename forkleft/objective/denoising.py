@@ -98,7 +98,7 @@ def _full_stream(
     ids = list(sequence)
     for position in positions:
         ids[position] = student.vocabulary.mask_id
-    reads = [(None, position - student.family.shift) for position in positions]
+    reads: list[tuple[int | None, int]] = [(None, position - student.family.shift) for position in positions]
     return Stream(ids, [0] * len(ids)), reads, positions
 
 

@@ -18,7 +18,7 @@ Shapes: S positions read in all, question by question; the hidden states are `(S
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -48,10 +48,10 @@ def prefix_hidden(
     budget: the response budget, which bounds the canvas. attention: `native`, or `full` to read a block-causal student
     with full attention. Raises ForkLeftError, naming the question, for positions or ids that cannot be read.
     """
-    if geometry not in Geometry.__args__:
-        raise ForkLeftError(f"geometry must be one of {', '.join(Geometry.__args__)}, found {geometry!r}")
-    if attention not in ReadAttention.__args__:
-        raise ForkLeftError(f"attention must be one of {', '.join(ReadAttention.__args__)}, found {attention!r}")
+    if geometry not in get_args(Geometry):
+        raise ForkLeftError(f"geometry must be one of {', '.join(get_args(Geometry))}, found {geometry!r}")
+    if attention not in get_args(ReadAttention):
+        raise ForkLeftError(f"attention must be one of {', '.join(get_args(ReadAttention))}, found {attention!r}")
     return _read(student, readings, "prefix", geometry, budget, full=attention == "full")
 
 

@@ -10,7 +10,7 @@ Shapes: S selected positions, E the width of the teacher.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -68,8 +68,10 @@ class ObjectiveSettings:
             raise ForkLeftError(f"budget must be at least 1 token, found {self.budget}")
         kinds = {"supervision": Supervision, "view": View, "geometry": Geometry, "attention": ReadAttention}
         for name, known in kinds.items():
-            if getattr(self, name) not in known.__args__:
-                raise ForkLeftError(f"{name} must be one of {', '.join(known.__args__)}, found {getattr(self, name)!r}")
+            if getattr(self, name) not in get_args(known):
+                raise ForkLeftError(
+                    f"{name} must be one of {', '.join(get_args(known))}, found {getattr(self, name)!r}"
+                )
         if not 0 <= self.alpha <= 1:
             raise ForkLeftError(f"alpha is the teacher's weight in mix: expected 0 to 1, found {self.alpha}")
         for name in ("mu", "delta", "rank_weight"):
@@ -183,5 +185,5 @@ def plan(
         retained=retained,
         terms=terms,
         selected=draw(response, "response") if retained else [],
-        reference_selected=draw(reference, "reference") if reads_reference else [],
+        reference_selected=draw(reference, "reference") if reads_reference and reference is not None else [],
     )

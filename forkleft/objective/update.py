@@ -168,30 +168,31 @@ def _head_rows(
     student: Student, passages: list[_Passage], settings: ObjectiveSettings, teacher_weight_VE: torch.Tensor | None
 ) -> HeadRows:
     """One forward for each view that the settings need, and the head once, on all rows in the order of the passages."""
-    hidden, ties = {}, []
+    hidden: dict[_Passage, torch.Tensor] = {}
+    ties = []
     for view in dict.fromkeys(("prefix", settings.view)):
         chosen = [passage for passage in passages if passage.view == view]
         readings = [passage.reading for passage in chosen]
         if view == "prefix":
-            options = {"geometry": settings.geometry, "attention": settings.attention}
-            hidden_SD = prefix_hidden(student, readings, budget=settings.budget, **options)
+            geometry, attention = settings.geometry, settings.attention
+            hidden_SD = prefix_hidden(student, readings, budget=settings.budget, geometry=geometry, attention=attention)
         else:
             hidden_SD = target_masked_hidden(student, readings, budget=settings.budget)
         # No rows, which tie the loss to this forward even if no passage is read in it.
         ties.append(hidden_SD[:0])
         hidden |= zip(chosen, hidden_SD.split([len(reading.positions) for reading in readings]), strict=True)
 
-    taught = [passage for passage in passages if passage.teacher_hidden_SE is not None]
-    for passage in taught:
-        width = None if teacher_weight_VE is None else teacher_weight_VE.shape[1]
-        if width != passage.teacher_hidden_SE.shape[1]:
+    width = None if teacher_weight_VE is None else teacher_weight_VE.shape[1]
+    taught = [(one.reading, one.teacher_hidden_SE) for one in passages if one.teacher_hidden_SE is not None]
+    for reading, hidden_SE in taught:
+        if width != hidden_SE.shape[1]:
             raise ForkLeftError(
-                f"question {passage.reading.id}: the teacher's hidden states have width "
-                f"{passage.teacher_hidden_SE.shape[1]}, its output head has {width}; pass the head of the same model"
+                f"question {reading.id}: the teacher's hidden states have width {hidden_SE.shape[1]}, its output head "
+                f"has {width}; pass the head of the same model"
             )
     teacher = None
-    if taught:
-        teacher = TeacherRows(torch.cat([passage.teacher_hidden_SE for passage in taught]), teacher_weight_VE)
+    if taught and teacher_weight_VE is not None:
+        teacher = TeacherRows(torch.cat([hidden_SE for _, hidden_SE in taught]), teacher_weight_VE)
     vocabulary = student.vocabulary
     rows = head_rows(
         torch.cat([*ties, *(hidden[passage] for passage in passages)]),
@@ -201,14 +202,14 @@ def _head_rows(
         teacher=teacher,
         merged_ids=tuple(vocabulary.valid.intersection(vocabulary.stop_ids)) if settings.merge_stops else (),
     )
-    _check_teacher(taught, rows)
+    _check_teacher([reading for reading, _ in taught], rows)
     return rows
 
 
-def _check_teacher(taught: list[_Passage], rows: HeadRows) -> None:
+def _check_teacher(taught: list[Reading], rows: HeadRows) -> None:
     broken = rows.teacher_entropy_K.isfinite().logical_not().nonzero().flatten().tolist()
     if broken:
-        places = [(passage.reading.id, i) for passage in taught for i in passage.reading.positions]
+        places = [(reading.id, i) for reading in taught for i in reading.positions]
         name, position = places[broken[0]]
         raise ForkLeftError(
             f"question {name}: the teacher's distribution at position {position} does not sum to one (it is not "
@@ -265,7 +266,7 @@ def _unread(lesson: Lesson, stop_ids: Sequence[int]) -> Outcome:
         tokens=len(lesson.response),
         stopped=stopped,
         empty=stopped and lesson.text is not None and not lesson.text.strip(),
-        reference_cut=bool(lesson.reference) and lesson.reference[-1] not in stop_ids,
+        reference_cut=bool(lesson.reference and lesson.reference[-1] not in stop_ids),
     )
 
 

@@ -7,6 +7,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 # Colours that stay apart for colour-blind eyes (Okabe and Ito).
@@ -75,14 +76,14 @@ def evaluated(logged: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]
     """Accuracy in the evaluations of a run by update, for each set of questions that it was evaluated on."""
     found: dict[str, dict[int, float]] = {}
     for row in logged:
-        for name in (name for name in row if _EVALUATION.fullmatch(name)):
-            held_out = _EVALUATION.fullmatch(name)[1]
-            label = f"held-out {held_out}" if held_out else "held-out"
-            found.setdefault(label, {})[row["step"]] = row[name]
+        for name in row:
+            if evaluation := _EVALUATION.fullmatch(name):
+                label = f"held-out {evaluation[1]}" if evaluation[1] else "held-out"
+                found.setdefault(label, {})[row["step"]] = row[name]
     return found
 
 
-def _line(axes, steps: list[int], values: list[float], label: str, colour: str) -> None:
+def _line(axes: Axes, steps: list[int], values: list[float], label: str, colour: str) -> None:
     """The values, pale, and their moving mean."""
     axes.plot(steps, values, color=colour, alpha=0.25, linewidth=1)
     axes.plot(steps, _smooth(values), color=colour, linewidth=2, label=label)

@@ -90,7 +90,8 @@ def _pieces(
     of tokens adds to the text of all that stand before.
     """
     run: list[int] = []
-    said, worst, places = "", 0.0, set()
+    said, worst = "", 0.0
+    places: set[int] = set()
     for place, (i, entropy) in enumerate(zip(ids, entropies, strict=True)):
         if i in student.vocabulary.stop_ids:
             break
@@ -102,7 +103,7 @@ def _pieces(
         run.append(i)
         places.add(place)
         worst = max(worst, entropy)
-        whole = student.tokenizer.decode(run, skip_special_tokens=True)
+        whole = str(student.text_tokenizer.decode(run, skip_special_tokens=True))
         if not whole.endswith(_TORN):
             yield whole[len(said) :], worst, places
             said, worst, places = whole, 0.0, set()

@@ -5,6 +5,7 @@ Arms keep their colour in all figures. Faint dots and lines are seeds, dark ones
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -23,7 +24,7 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 _ROUTES = (("both right", "#009E73"), ("teacher only", "#0072B2"), ("neither", "#BBBBBB"), ("student only", "#E69F00"))
 _BASE, _AXIS, _GRID = "#666666", "#444444", "#E6E6E6"
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 11,
     "axes.titlesize": 11.5,
     "axes.labelsize": 11,
@@ -349,7 +350,9 @@ def _shifts(count: int) -> list[float]:
     return [(-1.5, 0.5, -0.5, 1.5)[k % 4] for k in range(count)]
 
 
-def _with_errors(axes: Axes, x: Sequence[float], found: Sequence, colour: str, marker: str, label: str, style="-"):
+def _with_errors(
+    axes: Axes, x: Sequence[float], found: Sequence[Estimate], colour: str, marker: str, label: str, style: str = "-"
+) -> None:
     values = [100 * one.value for one in found]
     errors = [[100 * (one.value - one.low) for one in found], [100 * (one.high - one.value) for one in found]]
     axes.errorbar(

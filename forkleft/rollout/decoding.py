@@ -41,17 +41,17 @@ def decoding_of(
     check_decoding(name)
     found = Decoding()
     if name == "native":
-        if family.name not in RECORDS:
+        record = RECORDS.get(family.name or "")
+        if record is None:
             raise ForkLeftError(
                 f"the native decoding is known of the families {', '.join(RECORDS)}, and this student is of none of "
                 "them; say its family, or decode it as static, with passes and threshold of your own"
             )
-        record = RECORDS[family.name]
         found = record.decoding
         # Whoever loaded it with windows of another size wants those.
         if family.block_size != record.family.block_size:
             found = replace(found, whole_budget=False)
-    said = {"order": order, "passes": passes, "threshold": threshold}
+    said: dict[str, Any] = {"order": order, "passes": passes, "threshold": threshold}
     return replace(found, **{name: value for name, value in said.items() if value is not None})
 
 

@@ -35,7 +35,15 @@ class Predictions:
 
 # `priority_U` of the unresolved positions, from what one forward says of them.
 Priority = Callable[[Predictions], torch.Tensor]
-Order = OrderName | Priority
+# A name of `ORDERS`, or a function of one's own.
+Order = str | Priority
+
+
+def _noise(predictions: Predictions) -> torch.Tensor:
+    if predictions.noise_U is None:
+        raise ForkLeftError("the random order needs noise_U, found None; give a number in [0, 1) for each position")
+    return predictions.noise_U
+
 
 # Low entropy and high confidence are different orders: maximum probability is not minimum entropy.
 ORDERS: dict[str, Priority] = {
@@ -43,7 +51,7 @@ ORDERS: dict[str, Priority] = {
     "low_entropy": lambda p: -p.entropy_U,
     "confidence": lambda p: p.confidence_U,
     "left_to_right": lambda p: -p.offset_U.to(p.entropy_U.dtype),
-    "random": lambda p: p.noise_U,
+    "random": _noise,
 }
 
 

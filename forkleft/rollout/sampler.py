@@ -133,7 +133,7 @@ class _Rollout:
                 self.enter(number)
             self.step()
             if self.watch is not None:
-                self.show()
+                self.show(self.watch)
             # From the last place on, so that a row that moves into a freed place has been looked at already.
             for place in reversed(range(len(self.rows))):
                 row = self.rows[place]
@@ -227,10 +227,10 @@ class _Rollout:
             row.this_pass += 1
             row.forwards += 1
 
-    def show(self) -> None:
+    def show(self, watch: Watch) -> None:
         for place, row in enumerate(self.rows):
             written = slice(len(row.prompt), row.window_end)
-            self.watch(row.number, self.ids_RL[place, written].tolist(), self.entropy_RL[place, written].tolist())
+            watch(row.number, self.ids_RL[place, written].tolist(), self.entropy_RL[place, written].tolist())
 
     def uniform(self, place_U: torch.Tensor, offset_U: torch.Tensor) -> torch.Tensor:
         """A number in [0, 1) for each unresolved position, from the row's own stream."""
@@ -252,7 +252,7 @@ class _Rollout:
         tokenizer = self.student.tokenizer
         return Trajectory(
             tokens=tokens,
-            text=None if tokenizer is None else tokenizer.decode(tokens, skip_special_tokens=True),
+            text=None if tokenizer is None else str(tokenizer.decode(tokens, skip_special_tokens=True)),
             commit_pass=self.pass_RL[place, first:end].tolist(),
             entropy=self.entropy_RL[place, first:end].tolist(),
             confidence=self.confidence_RL[place, first:end].tolist(),
@@ -262,7 +262,7 @@ class _Rollout:
 
     def check_finite(self, entropy_U: torch.Tensor, place_U: torch.Tensor) -> None:
         if not (finite_U := entropy_U.isfinite()).all():
-            row = self.rows[place_U[~finite_U][0].item()]
+            row = self.rows[int(place_U[~finite_U][0])]
             raise ForkLeftError(
                 f"{_name(row.number, self.ids)}: the student's logits are not finite in pass {row.this_pass} of the "
                 f"block at position {row.segment_start}; are the weights damaged, or the precision too low?"

@@ -49,7 +49,7 @@ def add_adapters(model: PreTrainedModel, folder: Path) -> None:
         # PEFT would go on to look for a pickle, and then on the hub.
         raise ForkLeftError(f"{folder} has {CONFIG}, but no {_WEIGHTS}: it is not whole, copy or download it again")
     try:
-        adapted = PeftModel(model, PeftConfig.from_pretrained(folder))
+        adapted = PeftModel(model, PeftConfig.from_pretrained(str(folder)))
         report = adapted.load_adapter(folder, "default", torch_device=str(model.device))
         wrong = sorted([*report.missing_keys, *report.unexpected_keys])
         adapted.merge_and_unload()

@@ -49,7 +49,7 @@ class Layout(Protocol):
 
 
 def forkleft_attention(
-    module: torch.nn.Module,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -86,9 +86,7 @@ class Stream:
     replicas: Sequence[Replica] = ()
 
 
-def may_attend(
-    query: tuple[torch.Tensor, torch.Tensor, torch.Tensor], key: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-) -> torch.Tensor:
+def may_attend(query: tuple[torch.Tensor, ...], key: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """Whether query tokens see key tokens, each given as (question, replica, block); replica 0 is the clean stream."""
     question_q, replica_q, block_q = query
     question_k, replica_k, block_k = key
@@ -105,7 +103,11 @@ class PackedLayout:
     """
 
     def __init__(self, streams: Sequence[Stream], device: torch.device | str | None = None) -> None:
-        ids, positions, question, replica, block = [], [], [], [], []
+        ids: list[int] = []
+        positions: list[int] = []
+        question: list[int] = []
+        replica: list[int] = []
+        block: list[int] = []
         clean_rows: list[range] = []
         folded: list[_FoldedRow] = []
         self.clean_index: list[int] = []
@@ -178,7 +180,7 @@ class PackedLayout:
         if self._block_mask is None:
             n = len(self.ids_N)
 
-            def rule(batch, head, q, k):
+            def rule(batch: torch.Tensor, head: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
                 return may_attend(tuple(x[q] for x in self._tokens), tuple(x[k] for x in self._tokens))
 
             self._block_mask = make_mask(rule, B=None, H=None, Q_LEN=n, KV_LEN=n, device=query_1HND.device)

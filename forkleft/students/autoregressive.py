@@ -62,13 +62,16 @@ def load_causal_lm(
     else:
         common["gguf_file"] = gguf_file
         settings = {"quantization_config": GgufConfig(dequantize=True), **settings}
+    report: dict[str, Any] = {}
     try:
         if weights:
-            model, report = AutoModelForCausalLM.from_pretrained(
+            # A pair, because the loading info is asked for; the declared type knows only the model.
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 source, dtype=dtype, output_loading_info=True, **common, **settings
             )
+            model, report = loaded
         else:
-            model, report = _empty_model(source, dtype, **common), {}
+            model = _empty_model(source, dtype, **common)
         tokenizer = AutoTokenizer.from_pretrained(source, **common)
     except Exception as error:  # of many kinds: hub, safetensors, a damaged GGUF file, an unknown class
         if not path.is_dir() and hub_unreached(error):

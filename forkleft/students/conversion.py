@@ -18,7 +18,7 @@ from forkleft.students.formats import STOCK
 from forkleft.students.loading import load_model, load_tokenizer, stop_ids_of
 from forkleft.students.saving import refuse_taken, save_student
 from forkleft.students.shards import checkpoint_folder, read_json
-from forkleft.students.student import Student
+from forkleft.students.student import Student, embedding_rows
 from forkleft.vocabulary import check_mask, resolve_stop_ids
 
 _MASK_TOKEN = "<|mask|>"
@@ -80,20 +80,20 @@ def _place_mask(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, aske
     token = (tokenizer.mask_token or usual) if asked is None else asked
     check_mask(tokenizer, token)
     if isinstance(token, int):
-        rows = model.get_input_embeddings().num_embeddings
+        rows = embedding_rows(model)
         if not 0 <= token < rows:
             raise ForkLeftError(f"the mask id {token} is outside the model's {rows} embeddings; name a mask token")
         mask_id = token
     else:
         tokenizer.add_special_tokens({"mask_token": token})
-        mask_id = tokenizer.convert_tokens_to_ids(token)
+        mask_id = tokenizer.get_vocab()[token]
     if mask_id not in taken:
         _give_mean_row(model, mask_id, sorted(taken))
     return mask_id
 
 
 def _give_mean_row(model: PreTrainedModel, mask_id: int, tokens: list[int]) -> None:
-    if mask_id >= model.get_input_embeddings().num_embeddings:
+    if mask_id >= embedding_rows(model):
         model.resize_token_embeddings(mask_id + 1, mean_resizing=False)
     tied = model.config.tie_word_embeddings
     for weight in [model.get_input_embeddings().weight, *([] if tied else [model.get_output_embeddings().weight])]:

@@ -87,7 +87,7 @@ _RECORDS = (
     ),
     FamilyRecord(Family("full", 32, name="llada"), ("llada",), mask_token="<|mdm_mask|>"),
 )
-RECORDS: Mapping[str, FamilyRecord] = {record.family.name: record for record in _RECORDS}
+RECORDS: Mapping[str, FamilyRecord] = {str(record.family.name): record for record in _RECORDS}
 
 _AUTOREGRESSIVE = ("llama", "qwen2", "qwen3", "qwen3_moe")
 

@@ -1,7 +1,7 @@
 """What kind of diffusion model a student is: how it attends, where its blocks lie, and where its head is read."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from forkleft.errors import ForkLeftError
 
@@ -35,8 +35,8 @@ class Family:
     def __post_init__(self) -> None:
         known = {"attention": Attention, "anchor": Anchor, "head": Head}
         for name, kind in known.items():
-            if getattr(self, name) not in kind.__args__:
-                raise ForkLeftError(f"{name} must be one of {', '.join(kind.__args__)}, found {getattr(self, name)!r}")
+            if getattr(self, name) not in get_args(kind):
+                raise ForkLeftError(f"{name} must be one of {', '.join(get_args(kind))}, found {getattr(self, name)!r}")
         for name, size in (("block_size", self.block_size), ("sub_block", self.sub_block)):
             none = name == "sub_block" and size is None
             if not none and (not isinstance(size, int) or isinstance(size, bool) or size < 1):

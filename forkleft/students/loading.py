@@ -90,12 +90,14 @@ def load_student(
     # What adapters were trained with lies beside them; beside those that others made there may be nothing.
     folders = [*reversed(adapters), base]
     sidecar = next(filter(None, map(read_sidecar, folders)), None)
-    record = None
+    said: FamilyRecord | Family
     if isinstance(family, str):
-        record = named_family(family)
-    elif family is None and sidecar is None:
-        record = recognise(config)
-    facts = _facts(record, family if isinstance(family, Family) else None, sidecar, config, block_size)
+        said = named_family(family)
+    elif family is not None:
+        said = family
+    else:
+        said = recognise(config) if sidecar is None else sidecar.family
+    record = said if isinstance(said, FamilyRecord) else None
     spoken = next((one for one in folders if any(one.glob("tokenizer*.json"))), base)
     # Before anything reads the tokenizer: mask and stop ids depend on its template.
     tokenizer = load_tokenizer(spoken, chat_template=chat_template, trust_remote_code=trust_remote_code)
@@ -111,9 +113,12 @@ def load_student(
         for one in adapters:
             add_adapters(model, one)
     else:
-        model = _empty_model(config).to(dtype)
+        # Transformers declares `to` as a function of the model too; so below.
+        model = _empty_model(config).to(dtype)  # type: ignore[arg-type]
     origin = Origin(_lasting_name(path_or_hub_id), base.resolve(), config)
-    return Student.from_model(model, facts, mask_id, stop_ids, tokenizer=tokenizer, origin=origin)
+    return Student.from_model(
+        model, _facts(said, config, block_size), mask_id, stop_ids, tokenizer=tokenizer, origin=origin
+    )
 
 
 def load_model(
@@ -132,7 +137,7 @@ def load_model(
     # Before any memory is taken: what config.json asks for may be absurd.
     views = tensor_views(dict(model.named_parameters()), kind, tied=tied)
     where = find_tensors(folder, views, copies={head: embedding} if tied else {}, passed_over=is_computed)
-    model.to(dtype or stored_dtype(where)).to_empty(device=device or "cpu")
+    model.to(dtype or stored_dtype(where)).to_empty(device=device or "cpu")  # type: ignore[arg-type]
     # Computed, not stored: moving from the meta device left its numbers undefined.
     model.model.rotary_emb = type(model.model.rotary_emb)(stock).to(device or "cpu")
     model.tie_weights()
@@ -236,27 +241,16 @@ def write_sidecar(folder: Path, student: Student) -> None:
     (folder / SIDECAR).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
 
 
-def _facts(
-    record: FamilyRecord | None,
-    given: Family | None,
-    sidecar: Sidecar | None,
-    config: Mapping[str, Any],
-    block_size: int | None,
-) -> Family:
-    """The family as the user gives it, or of the record that he names or that was recognised, or of the sidecar."""
-    if given is not None:
-        family = given
-    elif record is None:
-        family = sidecar.family
-    else:
-        family = record.family
-        if block_size is None and record.block_size_field is not None:
-            block_size = config.get(record.block_size_field)
-            if block_size is not None and (not isinstance(block_size, int) or block_size < 1):
-                raise ForkLeftError(
-                    f"config.json has {record.block_size_field} = {block_size!r}, expected a whole number above 0; say "
-                    "the right one with block_size"
-                )
+def _facts(said: FamilyRecord | Family, config: Mapping[str, Any], block_size: int | None) -> Family:
+    """The facts of a family, with the block size that the user wants, or that a record's checkpoint has."""
+    family = said.family if isinstance(said, FamilyRecord) else said
+    if isinstance(said, FamilyRecord) and block_size is None and said.block_size_field is not None:
+        block_size = config.get(said.block_size_field)
+        if block_size is not None and (not isinstance(block_size, int) or block_size < 1):
+            raise ForkLeftError(
+                f"config.json has {said.block_size_field} = {block_size!r}, expected a whole number above 0; say "
+                "the right one with block_size"
+            )
     return family if block_size is None else with_block_size(family, block_size)
 
 

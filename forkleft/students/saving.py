@@ -22,7 +22,7 @@ from forkleft.students.adapters import adapters_and_base
 from forkleft.students.formats import stock_class, stock_config, tensor_views, with_vocab_size
 from forkleft.students.loading import load_student, write_sidecar
 from forkleft.students.shards import checkpoint_folder, read_json, shown, write_tensors
-from forkleft.students.student import Student
+from forkleft.students.student import Student, embedding_rows
 
 # The small files of a checkpoint that belong to its format.
 _COPIED = (
@@ -59,7 +59,7 @@ def save_student(
     folder = Path(folder).expanduser()
     parameters, adapted = _whole_parameters(student.model, merge_adapters)
     config, dtype = student.model.config, dtype or student.model.dtype
-    rows = student.model.get_input_embeddings().num_embeddings
+    rows = embedding_rows(student.model)
     if student.vocabulary.mask_id >= rows:
         raise ForkLeftError(f"the mask id {student.vocabulary.mask_id} has no row left in the {rows} of the embedding")
     if student.origin is None:
@@ -83,7 +83,8 @@ def save_student(
         _write_small_files(student, folder)
     else:
         _copy_small_files(student.origin.folder, folder)
-        _keep_template(student.tokenizer, folder)
+        if student.tokenizer is not None:
+            _keep_template(student.tokenizer, folder)
     # Merged as they are written: a second whole model might not fit.
     write_tensors(folder, views, dtype=dtype, shard_bytes=shard_bytes, final=partial(_merged, adapted))
     text = json.dumps(_with_dtype(fields, dtype), indent=2)

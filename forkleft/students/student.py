@@ -46,7 +46,7 @@ class Student:
         origin: Origin | None = None,
     ) -> None:
         _check_attention(model)
-        rows = model.get_input_embeddings().num_embeddings
+        rows = embedding_rows(model)
         if not 0 <= vocabulary.mask_id < rows:
             raise ForkLeftError(
                 f"mask id {vocabulary.mask_id} is outside the model's {rows} embeddings; "
@@ -90,6 +90,13 @@ class Student:
     def device(self) -> torch.device:
         """Where the parameters are."""
         return self.model.device
+
+    @property
+    def text_tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer, for whoever reads or writes text. Raises ForkLeftError if the student has none."""
+        if self.tokenizer is None:
+            raise ForkLeftError("the student has no tokenizer, which turns text into tokens and back; load it with one")
+        return self.tokenizer
 
     @property
     def context(self) -> int:
@@ -144,7 +151,7 @@ class Student:
                 f"{what}: the prompt contains the mask token (id {self.vocabulary.mask_id}), which the student would "
                 "take for a position to fill; remove it"
             )
-        if max(prompt) >= self.model.get_input_embeddings().num_embeddings or min(prompt) < 0:
+        if max(prompt) >= embedding_rows(self.model) or min(prompt) < 0:
             raise ForkLeftError(
                 f"{what}: prompt id {max(prompt)} or {min(prompt)} is outside the model's embeddings; "
                 "was the prompt encoded with another tokenizer?"
@@ -155,6 +162,13 @@ class Student:
                 f"context of {self.context}; shorten the prompt, or the response budget with "
                 "--max-new-tokens (in Python and in recipes max_new_tokens)"
             )
+
+
+def embedding_rows(model: PreTrainedModel) -> int:
+    """How many ids have a row in the model's input embeddings."""
+    # Of any class that counts its rows: adapters and quantisation put their own in the place of the stock one.
+    embeddings: Any = model.get_input_embeddings()
+    return embeddings.num_embeddings
 
 
 def _check_attention(model: PreTrainedModel) -> None:

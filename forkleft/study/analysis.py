@@ -1,6 +1,6 @@
 """What the results of a study show: accuracies, gains, comparisons, curves and routes, each with its interval."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,12 +10,16 @@ from forkleft.evaluate.statistics import holm
 from forkleft.study.effects import RESAMPLES, Discordance, Effect, discordances, effect
 from forkleft.study.results import StudyResults, tables
 
+Kind = Literal["base", "arm", "teacher"]
+# The effect of weighted arms, each given as its verdicts by benchmark.
+Compute = Callable[[Sequence[tuple[float, Mapping[str, np.ndarray]]]], Effect]
+
 
 @dataclass(frozen=True)
 class Row:
     """A model or arm and how often it is right. models: students or teachers it is a mean of; for an arm, its seeds."""
 
-    kind: Literal["base", "arm", "teacher"]
+    kind: Kind
     name: str
     models: int
     accuracy: Effect
@@ -77,7 +81,10 @@ def analyse(results: StudyResults, resamples: int = RESAMPLES) -> Analysis:
     def compute(terms: Sequence[tuple[float, Mapping[str, np.ndarray]]]) -> Effect:
         return effect(terms, results.clusters, resamples=resamples)
 
-    rows, gains, curves, compared = {}, {}, {}, []
+    rows: dict[str, list[Row]] = {}
+    gains: dict[str, dict[str, Effect]] = {}
+    curves: dict[str, dict[str, dict[int, Effect]]] = {}
+    compared = []
     for decoding in results.decoding:
         rows[decoding] = _rows(results, decoding, compute)
         gains[decoding], curves[decoding] = {}, {}
@@ -88,7 +95,7 @@ def analyse(results: StudyResults, resamples: int = RESAMPLES) -> Analysis:
             if results.curve:
                 curves[decoding][arm] = _curve(results, arm, decoding, compute)
         compared += _comparisons(results, decoding, compute)
-    corrected = holm([difference.p for _, _, difference, _, _ in compared])
+    corrected = holm([difference.p for _, _, difference, _, _ in compared if difference.p is not None])
     comparisons = [
         Comparison(name, decoding, difference, seeds, adjusted, within)
         for (name, decoding, difference, seeds, within), adjusted in zip(compared, corrected, strict=True)
@@ -112,15 +119,16 @@ def _shared_names(kind: str, models: Mapping[str, frozenset[str]]) -> dict[str, 
     """A name for each set of models: that of the first arm with it, or no arm's if all have the same."""
     if len(set(models.values())) == 1:
         return dict.fromkeys(models, kind)
-    first = {}
+    first: dict[frozenset[str], str] = {}
     for arm, found in models.items():
         first.setdefault(found, f"{kind} of {arm}")
     return {arm: first[found] for arm, found in models.items()}
 
 
-def _rows(results: StudyResults, decoding: str, compute) -> list[Row]:
+def _rows(results: StudyResults, decoding: str, compute: Compute) -> list[Row]:
     rows = []
-    for kind, names in (("base", bases(results)), ("teacher", teachers(results))):
+    named: tuple[tuple[Kind, dict[str, str]], ...] = (("base", bases(results)), ("teacher", teachers(results)))
+    for kind, names in named:
         for name in dict.fromkeys(names.values()):
             arm = next(arm for arm, its in names.items() if its == name)
             by_seed = results.of_base(arm, decoding) if kind == "base" else results.of_teacher(arm)
@@ -137,7 +145,7 @@ def _rows(results: StudyResults, decoding: str, compute) -> list[Row]:
     return [*(r for r in rows if r.kind == "base"), *arms, *(r for r in rows if r.kind == "teacher")]
 
 
-def _curve(results: StudyResults, arm: str, decoding: str, compute) -> dict[int, Effect]:
+def _curve(results: StudyResults, arm: str, decoding: str, compute: Compute) -> dict[int, Effect]:
     found = {}
     for step in results.steps(arm):
         seeds, verdicts = tables([results.of_arm(arm, decoding, step)])
@@ -146,7 +154,9 @@ def _curve(results: StudyResults, arm: str, decoding: str, compute) -> dict[int,
     return found
 
 
-def _comparisons(results: StudyResults, decoding: str, compute) -> list[tuple]:
+def _comparisons(
+    results: StudyResults, decoding: str, compute: Compute
+) -> list[tuple[str, str, Effect, tuple[int, ...], tuple[Discordance, ...]]]:
     wanted = [(f"{first} − {second}", {first: 1.0, second: -1.0}) for first, second in results.compare]
     if results.effects:
         wanted += factor_weights(results.effects).items()
@@ -156,7 +166,7 @@ def _comparisons(results: StudyResults, decoding: str, compute) -> list[tuple]:
         if not seeds:
             continue
         difference = compute(list(zip(weights.values(), verdicts, strict=True)))
-        within = discordances(*verdicts, results.clusters) if len(verdicts) == 2 else []
+        within = discordances(verdicts[0], verdicts[1], results.clusters) if len(verdicts) == 2 else []
         found.append((name, decoding, difference, tuple(seeds), tuple(within)))
     return found
 
@@ -182,7 +192,7 @@ def _routes(results: StudyResults) -> list[RouteShares]:
     found = []
     for arm in results.arms:
         cells = [results.cells[p.cell] for p in results.places if p.arm == arm and p.cell in results.cells]
-        routes = [cell.routes for cell in cells if cell.routes is not None and sum(cell.routes.first)]
+        routes = [cell.routes for cell in cells if cell.routes is not None and any(cell.routes.first)]
         if routes:
             first = np.mean([_shares(one.first) for one in routes], axis=0)
             parts = np.mean([[_shares(part) for part in _filled(one.parts)] for one in routes], axis=0)

@@ -132,7 +132,11 @@ class CellFolder:
         evaluations = [self._evaluation_task(evaluation) for evaluation in self.missing()]
         if self.is_made():
             return evaluations
-        words = ("answer" if self.cell.kind == "answers" else "train", "--config", str(self.path / "recipe.yaml"))
+        words: tuple[str, ...] = (
+            "answer" if self.cell.kind == "answers" else "train",
+            "--config",
+            str(self.path / "recipe.yaml"),
+        )
         if self.cell.kind == "answers":
             return [Task("answers", words, timing.answers(self.cell.options))]
         resumed = _resumable(self.train)

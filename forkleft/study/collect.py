@@ -75,7 +75,7 @@ def _hole(folder: CellFolder, wrong: str | None) -> Hole:
 
 def _measured(folder: CellFolder, items: dict[str, Items]) -> tuple[list[Measured], str | None]:
     """What was measured of a cell, and what is wrong with it. items: of each benchmark, as the first cell has them."""
-    found = []
+    found: list[Measured] = []
     for evaluation in folder.cell.evaluations:
         for benchmark in evaluation.benchmarks:
             if not folder.has(evaluation, benchmark):

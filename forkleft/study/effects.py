@@ -77,12 +77,15 @@ def effect(
     if not (math.isclose(total, 1) or math.isclose(total, 0, abs_tol=1e-12)):
         raise ForkLeftError(f"expected weights that add up to 0 or 1, found {[weight for weight, _ in terms]}")
     names = list(terms[0][1])
+    expected = {name: terms[0][1][name].shape for name in names}
     for _, verdicts in terms:
         shapes = {name: table.shape for name, table in verdicts.items()}
-        expected = {name: terms[0][1][name].shape for name in names}
         if shapes != expected or len({shape[0] for shape in shapes.values()}) != 1:
             raise ForkLeftError(f"expected the same seeds and items in all arms, found {shapes} beside {expected}")
-    values = {name: sum(weight * verdicts[name].astype(float) for weight, verdicts in terms) for name in names}
+    values = {
+        name: sum((weight * verdicts[name].astype(float) for weight, verdicts in terms), np.zeros(expected[name]))
+        for name in names
+    }
     means_RK = _bootstrap([values[name] for name in names], [clusters[name] for name in names], resamples, seed)
     tail = (1 - level) / 2
     ends = np.quantile(np.column_stack([means_RK, means_RK.mean(axis=1)]), [tail, 1 - tail], axis=0)

@@ -179,7 +179,7 @@ def _training(
 ) -> Cell:
     label = f"{arm}, seed {options['seed']}"
     try:
-        _, config = recipe_of(options | {"output_dir": "unused", "bf16": False, "use_cpu": True})
+        _, config = recipe_of({**options, "output_dir": "unused", "bf16": False, "use_cpu": True})
     except ForkLeftError as error:
         raise ForkLeftError(f"{study.name}, {label}: {error}") from error
     if study.curve and config.max_steps < 1:

@@ -113,8 +113,8 @@ def _change(paper: Paper, after: str, before: str, benchmark: str) -> Change:
         verdict = "noise"
     else:
         verdict = "open"
-    estimates = (_percent(paper.accuracy(one, benchmark)) for one in (before, after))
-    return Change(benchmark, items, *estimates, gain, bold, cautious, verdict)
+    first, second = (_percent(paper.accuracy(one, benchmark)) for one in (before, after))
+    return Change(benchmark, items, first, second, gain, bold, cautious, verdict)
 
 
 def _nothing_lost(paper: Paper, after: str, before: str, benchmark: str) -> Estimate:

@@ -14,7 +14,7 @@ taken to be all right or all wrong together, the least that they can tell.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -193,7 +193,7 @@ def _route_share(paper: Paper, names: Sequence[str], benchmark: str) -> Fraction
     return 100 * _routes(paper, dict.fromkeys(names, 1), benchmark) / paper.items[benchmark]
 
 
-EACH = {
+EACH: Mapping[str, Callable[[Paper, Any, str], Fraction]] = {
     "items": lambda paper, _, benchmark: Fraction(paper.items[benchmark]),
     "item": lambda paper, count, benchmark: Fraction(100 * count, paper.items[benchmark]),
     "accuracy": lambda paper, column, benchmark: paper.percent(column, benchmark),
@@ -211,8 +211,8 @@ EACH = {
 
 def _mean(paper: Paper, weights: Mapping[str, float], benchmarks: Sequence[str]) -> Fraction:
     """A weighted sum of the columns' equal-weight means, in per cent: a mean gain, an effect, an interaction."""
-    total = sum(Fraction(weight) * paper.percent(name, one) for name, weight in weights.items() for one in benchmarks)
-    return total / len(benchmarks)
+    parts = (Fraction(weight) * paper.percent(name, one) for name, weight in weights.items() for one in benchmarks)
+    return sum(parts, Fraction(0)) / len(benchmarks)
 
 
 def _scores(paper: Paper, columns: Sequence[str], benchmark: str) -> list[Fraction]:
@@ -278,7 +278,7 @@ def _extreme_margin(paper: Paper, columns: Sequence[str], benchmarks: Sequence[s
     return of(benchmarks, key=lambda one: _margin(paper, columns, one))
 
 
-WHOLE = {
+WHOLE: Mapping[str, Callable[[Paper, Any, Sequence[str]], Fraction | str]] = {
     "mean": _mean,
     "higher": partial(_count, signs={1}),
     "level": partial(_count, signs={0}),
@@ -308,7 +308,7 @@ def _mean_interval(paper: Paper, weights: Mapping[str, float], benchmarks: Seque
     return 100 * found.low, 100 * found.high
 
 
-_INTERVALS = {
+_INTERVALS: Mapping[str, Callable[[Paper, Any, Sequence[str]], tuple[float, float]]] = {
     "mean": _mean_interval,
     "accuracy": lambda paper, column, benchmarks: _mean_interval(paper, {column: 1}, benchmarks),
     "gain": lambda paper, columns, benchmarks: _mean_interval(paper, {columns[0]: 1, columns[1]: -1}, benchmarks),

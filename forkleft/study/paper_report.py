@@ -111,12 +111,12 @@ def _figure_table(figures: Sequence[Figure], *, whole: bool) -> _Table:
     """Without the column of intervals where there are none."""
     rows = _figure_rows(figures, whole=whole)
     kept = [number for number, name in enumerate(_FIGURES) if name != "95%" or any(row[number] for row in rows)]
-    headings, justify, *rows = ([row[number] for number in kept] for row in (_FIGURES, "lrrlrl", *rows))
-    return _Table("", headings, "".join(justify), rows)
+    headings, justify, *shown = ([row[number] for number in kept] for row in (_FIGURES, "lrrlrl", *rows))
+    return _Table("", headings, "".join(justify), shown)
 
 
 def _figure_rows(figures: Sequence[Figure], *, whole: bool) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for (what, place), group in itertools.groupby(figures, key=lambda figure: (figure.what, figure.place)):
         several = list(group)
         if not whole and len(several) > 1 and all(figure.agrees for figure in several):

@@ -207,7 +207,8 @@ def _arms(path: Path, said: Mapping[str, Any], base: Path | None, overrides: Seq
 
 def _overrides(words: Sequence[str], arms: Iterable[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """What `--set` says: for all arms, and for single ones."""
-    for_all, for_arm = [], {}
+    for_all: list[str] = []
+    for_arm: dict[str, list[str]] = {}
     for word in words:
         if "=" not in word:
             raise ForkLeftError(f"--set: expected option=value, found {word!r}")
@@ -275,7 +276,7 @@ def _limit(path: Path, said: Any) -> int | None:
 
 
 def _decoding(path: Path, said: Any) -> dict[str, dict[str, Any]]:
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, settings in _mapping(path, "decoding", said or {_STATIC: {}}).items():
         settings = _mapping(path, f"decoding.{name}", settings or {})
         _check_names(f"{path}: decoding.{name} has no setting", settings, _DECODING)
@@ -304,8 +305,11 @@ def curve_steps(study: Study, updates: int) -> list[int]:
         return []
     steps = {updates}
     for step in study.curve:
-        share = _share(step) if isinstance(step, str) else None
-        steps.add(step if share is None else (max(1, round(share * updates)) if share else 0))
+        if isinstance(step, int):
+            steps.add(step)
+        else:
+            share = _share(step)
+            steps.add(max(1, round(share * updates)) if share else 0)
     if beyond := [step for step in steps if step > updates]:
         raise ForkLeftError(f"{study.name}: curve names update {max(beyond)}, but the runs have {updates}")
     return sorted(steps)

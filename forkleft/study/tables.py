@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich import box
 from rich.cells import cell_len
@@ -30,7 +31,7 @@ class Table:
 
     title: str
     heading: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     note: str = ""
     page_only: bool = False
     keys: int = 1
@@ -116,7 +117,7 @@ def _shown(table: Table, columns: Sequence[int], width: int) -> RichTable:
     shown = RichTable(box=box.SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), show_edge=False, pad_edge=False)
     found = _closest(table, columns, width)
     for k, (heading, *_) in zip(columns, found, strict=True):
-        justify = "left" if k in table.words else "right"
+        justify: Literal["left", "right"] = "left" if k in table.words else "right"
         # What is too wide all the same is broken in the names of the rows, between words.
         shown.add_column(Text(heading), justify=justify, no_wrap=k >= table.keys, overflow="fold")
     for row in zip(*(cells for _, *cells in found), strict=True):

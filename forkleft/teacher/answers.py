@@ -59,6 +59,10 @@ class AnswerCache:
     def __len__(self) -> int:
         return len(self._known)
 
+    def __getitem__(self, key: str) -> Answer:
+        """The answer of a key that has been found before."""
+        return self._known[key]
+
     def get(self, key: str) -> Answer | None:
         """The answer of a key, also if another process has found it in the meantime."""
         if key not in self._known:
@@ -145,4 +149,4 @@ def cached_answers(
 
     if unknown:
         teacher.answers(list(missing.values()), max_new_tokens=max_new_tokens, keep=keep)
-    return [cache.get(key) for key in keys]
+    return [cache[key] for key in keys]

@@ -128,7 +128,7 @@ class Teacher:
 
     def _answer(self, ids: list[int]) -> Answer:
         end = next((k for k, i in enumerate(ids) if i in self.stop_ids), None)
-        return Answer(self.tokenizer.decode(ids[:end], skip_special_tokens=True), stopped=end is not None)
+        return Answer(str(self.tokenizer.decode(ids[:end], skip_special_tokens=True)), stopped=end is not None)
 
     @torch.no_grad()
     def hidden(self, readings: Sequence[Reading]) -> list[torch.Tensor]:

@@ -66,7 +66,9 @@ class AnswerServer:
 
         Raises ForkLeftError if the server cannot be reached or understood.
         """
-        asked, replies, over = SimpleQueue(), SimpleQueue(), threading.Event()
+        asked: SimpleQueue[tuple[int, Sequence[Message]]] = SimpleQueue()
+        replies: SimpleQueue[tuple[int | None, Any]] = SimpleQueue()
+        over = threading.Event()
         for question in enumerate(conversations):
             asked.put(question)
 
@@ -115,7 +117,7 @@ class AnswerServer:
             # Some servers load what they are asked for; one token tells.
             self.answers([[{"role": "user", "content": "1+1=?"}]], max_new_tokens=1)
 
-    def _next(self, replies: SimpleQueue) -> tuple[int | None, Any]:
+    def _next(self, replies: SimpleQueue[tuple[int | None, Any]]) -> tuple[int | None, Any]:
         """The next reply; while there is none, a warning now and then."""
         waited = 0.0
         while True:

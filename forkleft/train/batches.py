@@ -68,8 +68,10 @@ class Loader(DataLoader):
     """A data loader over `Batches` that takes the epoch from the Trainer."""
 
     def __init__(self, examples: Sequence[Example], batches: Batches) -> None:
-        super().__init__(examples, batch_sampler=batches, collate_fn=list)
+        # Any sequence will do, though a Dataset is declared.
+        super().__init__(examples, batch_sampler=batches, collate_fn=list)  # type: ignore[arg-type]
+        self._batches = batches
 
     def set_epoch(self, epoch: int) -> None:
         """Pass it on."""
-        self.batch_sampler.set_epoch(epoch)
+        self._batches.set_epoch(epoch)

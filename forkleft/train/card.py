@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 from transformers import TrainerState
+from transformers.trainer_utils import SchedulerType
 
 from forkleft import __version__
 from forkleft.students.bundled import bundled_name
@@ -42,17 +43,18 @@ def model_card(
     not None. hub_id: where the model is uploaded to, if it is. adapters: the weights beside the card are adapters.
     lengthened: what the length of the run was when, under a schedule that knows it."""
     family = student.family
-    source = student.model.config.name_or_path if student.origin is None else student.origin.source
+    source = (student.model.config.name_or_path or "") if student.origin is None else student.origin.source
     base, master = (
         bundled_name(name) or _public_name(name) or _file_name(name) or type(model).__name__
-        for name, model in ((source, student.model), (teacher.model.config.name_or_path, teacher.model))
+        for name, model in ((source, student.model), (teacher.model.config.name_or_path or "", teacher.model))
     )
     header = {"library_name": "forkleft", "tags": [*_TAGS, *tags], "base_model": _public_name(source)}
     header |= {name: value for name, value in (metadata or {}).items() if value is not None}
+    schedule = SchedulerType(config.lr_scheduler_type).value
     batch = config.train_batch_size * config.gradient_accumulation_steps * config.world_size
     values = {
         "updates": f"{state.global_step} of {batch} questions, {questions} in all",
-        "learning rate": ", ".join([f"{config.learning_rate:g}", config.lr_scheduler_type.value, *lengthened]),
+        "learning rate": ", ".join([f"{config.learning_rate:g}", schedule, *lengthened]),
         "writing order": f"{config.rollout_order}, {config.passes} passes a block, {config.max_new_tokens} tokens",
         "verifier": config.verifier,
         "supervision": f"{config.supervision}, {config.view} view, {config.geometry} readout",
@@ -102,7 +104,7 @@ def _use(config: ForkLeftConfig, hub_id: str | None) -> list[str]:
         "from forkleft import generate, load_student",
         "from forkleft.prompts import prompt_ids",
         "",
-        f"student = load_student({_quoted(hub_id or config.output_dir)})",
+        f"student = load_student({_quoted(hub_id or str(config.output_dir))})",
         f"question = {_quoted(question)}",
         'prompt = prompt_ids(student.tokenizer, [{"role": "user", "content": question}])',
         f"print(generate(student, [prompt], max_new_tokens={config.max_new_tokens})[0].text)",
@@ -118,7 +120,7 @@ def _merge(base: str, config: ForkLeftConfig, hub_id: str | None) -> list[str]:
         f"The weights here are adapters of `{base}`, which is loaded with them. To make a whole model of both:",
         "",
         "```bash",
-        shlex.join(["forkleft", "merge", "--model", hub_id or config.output_dir, "--output", whole]),
+        shlex.join(["forkleft", "merge", "--model", hub_id or str(config.output_dir), "--output", whole]),
         "```",
         "",
     ]

@@ -122,7 +122,7 @@ class Collector:
             answers = cached_answers(self.answerer, self.cache, conversations, max_new_tokens=budget)
         with clock.phase("verify"):
             expected, ids = [example.answer for example in examples], [example.id for example in examples]
-            written = [trajectory.text for trajectory in trajectories]
+            written = [trajectory.text or "" for trajectory in trajectories]
             judgements = self.verifier.judgements(written, expected, ids=ids)
             teacher_judgements = self._judge_teacher([answer.text for answer in answers], expected, ids)
         lessons = [

@@ -129,7 +129,10 @@ class ForkLeftConfig(TrainingArguments):
     logging_steps: float = _option(1, "Updates between two lines of the log.")
     logging_nan_inf_filter: bool = _option(False, "A loss that is not finite stops the training instead.")
     remove_unused_columns: bool = _option(False, "The columns of the data are questions and answers, not model inputs.")
-    bf16: bool | None = _option(None, "Autocast to bfloat16, over float32 weights. Default: where the GPU can.")
+    # None only until `__post_init__`, which decides.
+    bf16: bool | None = _option(  # type: ignore[assignment]
+        None, "Autocast to bfloat16, over float32 weights. Default: where the GPU can."
+    )
     report_to: str | list[str] | None = field(
         default="none", metadata={"help": "Trackers beside metrics.jsonl, which is always written."}
     )
@@ -160,7 +163,7 @@ class ForkLeftConfig(TrainingArguments):
             if getattr(self, name) not in known:
                 raise ForkLeftError(f"{name} must be one of {', '.join(known)}, found {getattr(self, name)!r}")
         self._check_numbers()
-        _check_trackers(self.report_to)
+        _check_trackers(self.report_to if isinstance(self.report_to, list) else [])
         if self.remove_unused_columns:
             raise ForkLeftError("remove_unused_columns would remove the questions; leave it off")
         if self.fp16 or self.deepspeed is not None:
@@ -216,9 +219,20 @@ class ForkLeftConfig(TrainingArguments):
         self.per_device_train_batch_size, self.gradient_accumulation_steps = at_once, steps
 
     @property
+    def output_path(self) -> Path:
+        """The folder of the run."""
+        # Transformers has put this name in the place of none.
+        return Path(self.output_dir or "trainer_output")
+
+    @property
+    def order_seed(self) -> int:
+        """What the order of the questions is drawn with."""
+        return self.seed if self.data_seed is None else self.data_seed
+
+    @property
     def answer_file(self) -> Path:
         """Where the teacher's answers are kept."""
-        return Path(self.answer_cache or Path(self.output_dir) / "teacher_answers.jsonl")
+        return Path(self.answer_cache or self.output_path / "teacher_answers.jsonl")
 
     def named_verifier(self) -> Verifier:
         """The verifier that the options name. Raises ForkLeftError if there is none."""
@@ -226,16 +240,20 @@ class ForkLeftConfig(TrainingArguments):
 
     def objective_settings(self) -> ObjectiveSettings:
         """The part of the configuration that the objective knows."""
+        # Words that the settings themselves check.
+        named: dict[str, Any] = {
+            "supervision": self.supervision,
+            "view": self.view,
+            "geometry": self.geometry,
+            "attention": self.read_attention,
+        }
         return ObjectiveSettings(
             budget=self.max_new_tokens,
             rho=self.rho,
             mu=self.mu,
             delta=self.delta,
             rank_weight=self.rank_weight,
-            supervision=self.supervision,
-            view=self.view,
-            geometry=self.geometry,
-            attention=self.read_attention,
+            **named,
             merge_stops=self.merge_stops,
             alpha=self.alpha,
         )

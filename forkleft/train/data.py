@@ -78,7 +78,7 @@ def read_examples(
                 "an id must name one question"
             )
     solved = [example for example in examples if example.reference is not None]
-    references, answers = [one.reference for one in solved], [one.answer for one in solved]
+    references, answers = [one.reference or "" for one in solved], [one.answer for one in solved]
     right = verifier.judge(references, answers, ids=[one.id for one in solved])
     unmarked = {id(one) for one, good in zip(solved, right, strict=True) if not good}
     return [_marked(one, reference_template) if id(one) in unmarked else one for one in examples]
@@ -183,7 +183,7 @@ def _text(number: int, row: Mapping[str, Any], column: str) -> str:
 
 
 def _marked(example: Example, template: str) -> Example:
-    return replace(example, reference=fill(template, {"solution": example.reference, "answer": example.answer}))
+    return replace(example, reference=fill(template, {"solution": example.reference or "", "answer": example.answer}))
 
 
 def _digest(messages: Sequence[Message], answer: str) -> str:

@@ -6,13 +6,15 @@ To load a teacher of 30 billion weights takes minutes, which a mistake that show
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import get_token
 from transformers import PreTrainedModel, Trainer
 from transformers.optimization import get_scheduler
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
+from transformers.training_args import OptimizerNames
 
 from forkleft.errors import ForkLeftError
 from forkleft.files import check_writable
@@ -50,25 +52,27 @@ def check_options(recipe: Recipe, config: ForkLeftConfig) -> None:
     if config.push_to_hub and not (config.hub_token or get_token()):
         raise ForkLeftError("push_to_hub needs a token of the hub; log in (hf auth login), or leave it out")
     weight = torch.nn.Parameter(torch.zeros(1))
+    # Of a model only the names of modules are looked at.
+    stand_in: Any = torch.nn.Linear(1, 1)
     try:
         # Which packages and arguments it needs is found out when it is made.
-        Trainer.get_optimizer_cls_and_kwargs(config, torch.nn.Linear(1, 1))
+        Trainer.get_optimizer_cls_and_kwargs(config, stand_in)
     except (ValueError, ImportError, TypeError) as error:
         raise ForkLeftError(
-            f"the optimiser {config.optim.value} cannot be made: {error}; choose another optim"
+            f"the optimiser {OptimizerNames(config.optim).value} cannot be made: {error}; choose another optim"
         ) from error
-    updates = max(1, config.max_steps)
+    updates, given = max(1, config.max_steps), config.lr_scheduler_kwargs
     try:
         get_scheduler(
             config.lr_scheduler_type,
             torch.optim.SGD([weight], lr=config.learning_rate),
             num_warmup_steps=config.get_warmup_steps(updates),
             num_training_steps=updates,
-            scheduler_specific_kwargs=config.lr_scheduler_kwargs,
+            scheduler_specific_kwargs=given if isinstance(given, dict) else None,
         )
     except (ValueError, TypeError) as error:
         raise ForkLeftError(
-            f"the schedule {config.lr_scheduler_type.value} cannot be made of lr_scheduler_kwargs "
+            f"the schedule {SchedulerType(config.lr_scheduler_type).value} cannot be made of lr_scheduler_kwargs "
             f"{config.lr_scheduler_kwargs}: {error}"
         ) from error
 
@@ -101,7 +105,7 @@ def check_updates(config: ForkLeftConfig, questions: int) -> int:
         config.train_batch_size,
         process=config.process_index,
         processes=config.world_size,
-        seed=config.data_seed,
+        seed=config.order_seed,
         drop_last=config.dataloader_drop_last,
         accumulated=accumulated,
     )
@@ -139,10 +143,11 @@ def plan_of(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder, found: Pr
     ]
     yield "devices", ", ".join(devices)
     yield "output", str(folder.path.absolute())
-    yield "", f"checkpoints {_when(config.save_strategy, config.save_steps, config.save_at, updates)}"
+    strategy = SaveStrategy(config.save_strategy).value
+    yield "", f"checkpoints {_when(strategy, config.save_steps, config.save_at, updates)}"
     if found.held_out is not None:
-        at, delay = config.eval_at, config.eval_delay
-        yield "", f"evaluations {_when(config.eval_strategy, config.eval_steps, at, updates, delay=delay)}"
+        strategy, at, delay = IntervalStrategy(config.eval_strategy).value, config.eval_at, config.eval_delay
+        yield "", f"evaluations {_when(strategy, config.eval_steps, at, updates, delay=delay)}"
         if config.eval_on_start:
             yield "", "and one evaluation before the first update"
     if checkpoint is not None:
@@ -155,11 +160,11 @@ def _counted(number: int, name: str, several: str | None = None) -> str:
     return f"{number} {name if number == 1 else several or f'{name}s'}"
 
 
-def _when(strategy: Enum, steps: float | None, at: list[int] | None, updates: int, *, delay: float = 0) -> str:
+def _when(strategy: str, steps: float | None, at: list[int] | None, updates: int, *, delay: float = 0) -> str:
     """After which updates of a run something is done. Below 1, `steps` are a share of all; delay: none earlier."""
     listed = set(at or ())
-    told = {"epoch": ["after every epoch"], "best": ["at the best"]}.get(strategy.value, [])
-    if strategy.value == "steps":
+    told = {"epoch": ["after every epoch"], "best": ["at the best"]}.get(strategy, [])
+    if strategy == "steps" and steps is not None:
         every = int(steps) if steps >= 1 else math.ceil(updates * steps)
         # Transformers adds the last.
         found = [step for step in (*range(every, updates, every), updates) if step >= delay]

@@ -30,7 +30,7 @@ def sharing_vocabulary(student: Student, teacher: Teacher) -> Student:
             "models' stop ids"
         )
     vocabulary = common_vocabulary(
-        student.tokenizer,
+        student.text_tokenizer,
         teacher.tokenizer,
         student_rows=student.head_weight.shape[0],
         teacher_rows=teacher.head_weight.shape[0],
@@ -72,7 +72,7 @@ def check_examples(
     """
     kept, skipped = [], []
     for example in examples:
-        prompt = array("i", prompt_ids(student.tokenizer, example.messages))
+        prompt = array("i", prompt_ids(student.text_tokenizer, example.messages))
         teacher_prompt = array("i", prompt_ids(teacher.tokenizer, example.messages))
         teacher_budget = max(config.max_new_tokens, config.teacher_max_new_tokens)
         budgets = {
@@ -104,7 +104,7 @@ def check_examples(
 
 def reference_ids(student: Student, text: str, budget: int, *, stops: bool = True) -> Sequence[int]:
     """The ids of a reference with the student's stop id at its end, cut to the budget. stops: False leaves that out."""
-    ids = student.tokenizer.encode(text, add_special_tokens=False)
+    ids = student.text_tokenizer.encode(text, add_special_tokens=False)
     if stops:
         ids.append(next(i for i in student.vocabulary.stop_ids if i in student.vocabulary.valid))
     return array("i", ids[:budget])
@@ -113,7 +113,7 @@ def reference_ids(student: Student, text: str, budget: int, *, stops: bool = Tru
 def _checked_reference(student: Student, example: Example, budget: int) -> Sequence[int] | None:
     if example.reference is None:
         return None
-    ids = student.tokenizer.encode(example.reference, add_special_tokens=False)
+    ids = student.text_tokenizer.encode(example.reference, add_special_tokens=False)
     what = f"question {example.id}: the reference"
     student.vocabulary.check(ids, what, student.tokenizer)
     if set(ids) & set(student.vocabulary.stop_ids):

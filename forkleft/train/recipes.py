@@ -100,12 +100,11 @@ class Recipe:
 class _Loader(yaml.SafeLoader):
     """YAML as people write it today: `no` and `on` are words, `1e-6` is a number."""
 
-    yaml_implicit_resolvers: typing.ClassVar = {
-        first: [(tag, pattern) for tag, pattern in rules if not tag.endswith((":bool", ":float"))]
-        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
 
-
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in rules if not tag.endswith((":bool", ":float"))]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(true|false)$", re.IGNORECASE), list("tTfF"))
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
@@ -117,13 +116,11 @@ _Loader.add_implicit_resolver(
 class _Dumper(yaml.SafeDumper):
     """Text that the loader, or another reader of YAML, would take for something else stands in quotes: 'no'."""
 
-    yaml_implicit_resolvers: typing.ClassVar = {
-        first: [
-            *_Loader.yaml_implicit_resolvers.get(first, []),
-            *yaml.SafeLoader.yaml_implicit_resolvers.get(first, []),
-        ]
-        for first in {**_Loader.yaml_implicit_resolvers, **yaml.SafeLoader.yaml_implicit_resolvers}
-    }
+
+_Dumper.yaml_implicit_resolvers = {
+    first: [*_Loader.yaml_implicit_resolvers.get(first, []), *yaml.SafeLoader.yaml_implicit_resolvers.get(first, [])]
+    for first in {**_Loader.yaml_implicit_resolvers, **yaml.SafeLoader.yaml_implicit_resolvers}
+}
 
 
 def _shown(dumper: _Dumper, text: str) -> yaml.ScalarNode:

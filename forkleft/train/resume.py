@@ -61,7 +61,7 @@ def decisive_options(args: ForkLeftConfig) -> dict[str, Any]:
 
 def decisive_data(student: Student, examples: Sequence[Example]) -> dict[str, Any]:
     """What decides it of the data and of the student, but for its weights."""
-    template = str(student.tokenizer.chat_template).encode()
+    template = str(student.text_tokenizer.chat_template).encode()
     named = ("id", "messages", "answer", "reference")
     rows = [{name: getattr(example, name) for name in named} for example in examples]
     questions = json.dumps(rows, sort_keys=True).encode()
@@ -86,7 +86,7 @@ def decisive(
 ) -> dict[str, Any]:
     """All that decides what a run learns, as it is kept in a checkpoint. teacher, answerer: their identities."""
     adapters = getattr(model, "peft_config", {})
-    values = {"teacher": teacher, "answerer": answerer}
+    values: dict[str, Any] = {"teacher": teacher, "answerer": answerer}
     values["adapters"] = {name: vars(config) for name, config in adapters.items()}
     if adapters:
         # A checkpoint holds the adapters alone; all other weights come from the student that is given.
@@ -101,7 +101,7 @@ def find_checkpoint(output: Path, resume: str | bool, *, digests: bool = True) -
     """
     if resume is True or resume == "true":
         return checkpoints.newest_whole(output, digests=digests)
-    folder = Path(resume)
+    folder = Path(str(resume))
     checkpoints.check_whole(folder, digests=digests)
     if folder.resolve().parent != output.resolve():
         raise ForkLeftError(

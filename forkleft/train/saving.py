@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import CommitInfo, upload_folder
+from huggingface_hub import upload_folder
 from safetensors import SafetensorError
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import HubStrategy
+from transformers.trainer_utils import HubStrategy, SchedulerType
 from transformers.utils import PushInProgress
 
 from forkleft.errors import ForkLeftError
@@ -47,7 +47,7 @@ _COMPARER, _OTHER_ARGUMENTS = "transformers.trainer_utils", "Warning: The follow
 class _AtSteps(TrainerCallback):
     """Saves and evaluates after the updates that `save_at` and `eval_at` name."""
 
-    def on_train_begin(self, args: ForkLeftConfig, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         # Where the epochs decide how many updates there are, they are known only now.
         for name in ("save_at", "eval_at"):
             check_steps(name, getattr(args, name), state.max_steps)
@@ -55,7 +55,7 @@ class _AtSteps(TrainerCallback):
             longer = "num_train_epochs" if args.max_steps == -1 else "max_steps"
             _LOG.warning("the run had ended at update %d; a larger %s makes it longer", state.global_step, longer)
 
-    def on_step_end(self, args: ForkLeftConfig, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         control.should_save |= state.global_step in (args.save_at or ())
         control.should_evaluate |= state.global_step in (args.eval_at or ())
 
@@ -68,21 +68,29 @@ class SavingTrainer(Trainer):
     rows of traces.jsonl in some.
     """
 
-    _decisive: dict[str, Any]
+    args: ForkLeftConfig
+    model: torch.nn.Module
+
+    @property
+    def _decisive(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _write_final(self, folder: Path) -> None:
+        raise NotImplementedError
 
     def __init__(self, *arguments: Any, folder: RunFolder | None = None, **settings: Any) -> None:
         """folder: the output folder, if the caller holds it already; the rest is Transformers'."""
         super().__init__(*arguments, **settings)
-        self.folder = folder or RunFolder(self.args.output_dir)
+        self.folder = folder or RunFolder(self.args.output_path)
         if self.args.eval_at and self.eval_dataset is None:
             raise ForkLeftError("eval_at names updates to evaluate after, and there is no data to evaluate on; add it")
         self.add_callback(_AtSteps())
-        output = Path(self.args.output_dir)
+        output = self.args.output_path
         self.metrics_file, self.traces_file = StepFile(output / "metrics.jsonl"), StepFile(output / "traces.jsonl")
         self.routes_file = StepFile(output / "routes.jsonl")
         self._saving_to: Path | None = None
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, **settings: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | bool | None = None, *others: Any, **settings: Any) -> Any:
         """As in Transformers, but `True` resumes from the newest *whole* checkpoint; ends by saving the model.
 
         Raises ForkLeftError if a checkpoint is damaged or belongs to another configuration, if the output folder holds
@@ -94,7 +102,7 @@ class SavingTrainer(Trainer):
             # The run was evaluated when it started; that it goes on is no other start.
             self.args.eval_on_start = first_evaluation and step == 0
             try:
-                result = super().train(checkpoint, **settings)
+                result = super().train(checkpoint, *others, **settings)
             finally:
                 self.args.eval_on_start = first_evaluation
             if self.args.push_to_hub:
@@ -147,7 +155,7 @@ class SavingTrainer(Trainer):
                 "the learning rate (%s) depends on the length of the run, and %s: from update %d on it follows the "
                 "longer schedule, so that the result is not that of a run which was as long from the start; with a "
                 "constant schedule it would be, byte for byte",
-                self.args.lr_scheduler_type.value,
+                SchedulerType(self.args.lr_scheduler_type).value,
                 other_course,
                 step + 1,
             )
@@ -169,14 +177,14 @@ class SavingTrainer(Trainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        schedule = self.lr_scheduler
-        if checkpoint is not None and isinstance(schedule, LambdaLR):
+        schedule, optimizer = self.lr_scheduler, self.optimizer
+        if checkpoint is not None and optimizer is not None and isinstance(schedule, LambdaLR):
             # The optimiser's state has the rate of the schedule as it was; of a run that was made longer it is another.
             rates = [
                 base * rule(schedule.last_epoch)
                 for base, rule in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
             ]
-            for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
             schedule._last_lr = rates
 
@@ -246,19 +254,20 @@ class SavingTrainer(Trainer):
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         # A tied head is stored once, as the embedding, and has its weights from there.
-        tied = self.model.all_tied_weights_keys
+        tied: Any = self.model.all_tied_weights_keys
         missing = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def _load_best_model(self) -> None:
-        checkpoints.check_whole(Path(self.state.best_model_checkpoint))
+        if self.state.best_model_checkpoint is not None:
+            checkpoints.check_whole(Path(self.state.best_model_checkpoint))
         super()._load_best_model()
 
     # The final model.
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """As in Transformers; in the folder of the run the model is in the format it came from, all or nothing."""
-        output = Path(self.args.output_dir)
+        output = self.args.output_path
         if output_dir is not None and Path(output_dir) != output:
             super().save_model(output_dir, _internal_call)
             return
@@ -285,8 +294,11 @@ class SavingTrainer(Trainer):
         token: str | None = None,
         revision: str | None = None,
         **settings: Any,
-    ) -> CommitInfo | None:
-        """Save the model, write its card (`settings` are for that), and upload both."""
+    ) -> Any:
+        """Save the model, write its card (`settings` are for that), and upload both.
+
+        The commit, or if it is not waited for, its future; None in all processes but the main one.
+        """
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         if self.hub_model_id is None:
             self.init_hf_repo(token=token)
@@ -296,7 +308,7 @@ class SavingTrainer(Trainer):
             return None
         self._finish_current_push()
         return self._upload(
-            Path(self.args.output_dir),
+            self.args.output_path,
             commit_message,
             leave_out=[*_NOT_THE_MODEL, self.args.answer_file.name],
             run_as_future=not blocking,
@@ -311,7 +323,8 @@ class SavingTrainer(Trainer):
 
     def _upload_checkpoint(self, folder: Path) -> None:
         """The model of a checkpoint, and if the strategy is to, the checkpoint itself, in the background."""
-        strategy, running = self.args.hub_strategy, self.push_in_progress
+        strategy = self.args.hub_strategy
+        running: Any = self.push_in_progress
         if not self.is_world_process_zero() or strategy == HubStrategy.END:
             return
         if not self.args.hub_always_push and running is not None and not running.is_done():
@@ -323,7 +336,8 @@ class SavingTrainer(Trainer):
             place = "last-checkpoint" if strategy == HubStrategy.CHECKPOINT else folder.name
             jobs.append(self._upload(folder, f"{told}, checkpoint", path_in_repo=place, run_as_future=True))
         if running is None or running.is_done():
-            self.push_in_progress = PushInProgress(jobs)
+            # As Transformers does, which declares one job, and none at the start.
+            self.push_in_progress = PushInProgress(jobs)  # type: ignore[arg-type, assignment]
         else:
             running.jobs.extend(jobs)
 
@@ -338,7 +352,7 @@ class SavingTrainer(Trainer):
         **settings: Any,
     ) -> Any:
         return upload_folder(
-            repo_id=self.hub_model_id,
+            repo_id=self.hub_model_id or "",
             folder_path=str(folder),
             commit_message=message,
             ignore_patterns=list(leave_out),

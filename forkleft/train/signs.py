@@ -119,7 +119,7 @@ def _recent(rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
     """
     count = 0
     for start in reversed(range(len(rows))):
-        count += rows[start]["questions"]
+        count += int(rows[start]["questions"])
         if count >= _QUESTIONS:
             return rows[start:], count
     return (rows, count) if count >= _FEWEST else ([], 0)

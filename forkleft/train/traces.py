@@ -35,8 +35,8 @@ def traces(
     parts: list[torch.Tensor] = []
     for size in sizes:
         chosen = [lesson.reading for lesson in islice(readings, size)]
-        options = {"geometry": settings.geometry, "attention": settings.attention}
-        hidden_SD = prefix_hidden(student, chosen, budget=settings.budget, **options)
+        geometry, attention = settings.geometry, settings.attention
+        hidden_SD = prefix_hidden(student, chosen, budget=settings.budget, geometry=geometry, attention=attention)
         parts += hidden_SD.split([len(reading.positions) for reading in chosen])
     return [
         {"step": step} | _question(student, collected, k) | _positions(student, teacher, collected.lessons[k], part_SD)
@@ -46,12 +46,12 @@ def traces(
 
 def _question(student: Student, collected: Collected, k: int) -> dict[str, Any]:
     """What was asked, what both models and the reference answer, and how that was judged."""
-    tokenizer, lesson, trajectory = student.tokenizer, collected.lessons[k], collected.trajectories[k]
+    tokenizer, lesson, trajectory = student.text_tokenizer, collected.lessons[k], collected.trajectories[k]
     answer, reference = collected.answers[k], lesson.reference
     return {
         "id": lesson.id,
         "route": str(lesson.route),
-        "prompt": tokenizer.decode(lesson.prompt),
+        "prompt": tokenizer.decode(list(lesson.prompt)),
         "expected": collected.examples[k].answer,
         "student_right": lesson.student_right,
         "student_extracted": collected.judgements[k].extracted,
@@ -59,8 +59,8 @@ def _question(student: Student, collected: Collected, k: int) -> dict[str, Any]:
         "teacher_extracted": collected.teacher_judgements[k].extracted,
         "teacher_answer": answer.text,
         "teacher_stopped": answer.stopped,
-        "reference": None if reference is None else tokenizer.decode(reference),
-        "reference_cut": bool(reference) and reference[-1] not in student.vocabulary.stop_ids,
+        "reference": None if reference is None else tokenizer.decode(list(reference)),
+        "reference_cut": bool(reference and reference[-1] not in student.vocabulary.stop_ids),
         "tokens": [tokenizer.decode([i]) for i in trajectory.tokens],
         "commit_pass": trajectory.commit_pass,
         "entropy": trajectory.entropy,

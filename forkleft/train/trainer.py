@@ -48,7 +48,7 @@ from forkleft.train.traces import traces
 from forkleft.train.wrapped import answer_calls, gathered
 from forkleft.verify import Judge, Verifier
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Mapping[str, Any]] | Sequence[Example]
 T = TypeVar("T")
 
 
@@ -63,6 +63,10 @@ class ForkLeftTrainer(SavingTrainer):
     `generate`. peft_config: train an adapter instead of
     all weights; merge_adapters: save the final model with it merged. Further arguments are the Trainer's.
     """
+
+    args: ForkLeftConfig
+    model: torch.nn.Module
+    train_dataset: list[Example]
 
     def __init__(
         self,
@@ -96,6 +100,7 @@ class ForkLeftTrainer(SavingTrainer):
             model = get_peft_model(model, peft_config)
         self.student, self.teacher, self.merge_adapters = student, teacher, merge_adapters
         self.decoding = decoding_of(student.family, args.eval_decoding)
+        held_out: dict[str, list[Example]] | list[Example] | None
         if isinstance(eval_dataset, Mapping):
             held_out = {name: self._examples(rows, args) for name, rows in eval_dataset.items()}
         else:
@@ -129,7 +134,7 @@ class ForkLeftTrainer(SavingTrainer):
         self._clock = Clock(self.progress.phase)
         self._retained = 0
 
-    def _examples(self, rows: Rows | Sequence[Example], args: ForkLeftConfig) -> list[Example]:
+    def _examples(self, rows: Any, args: ForkLeftConfig) -> list[Example]:
         if len(rows) and isinstance(rows[0], Example):
             return list(rows)
         return prepare_examples(self.student, self.teacher, rows, args, self.verifier)
@@ -144,7 +149,7 @@ class ForkLeftTrainer(SavingTrainer):
             args.train_batch_size,
             process=args.process_index,
             processes=args.world_size,
-            seed=args.data_seed,
+            seed=args.order_seed,
             shuffle=args.train_sampling_strategy == "random",
             drop_last=args.dataloader_drop_last,
             accumulated=args.gradient_accumulation_steps,
@@ -183,11 +188,13 @@ class ForkLeftTrainer(SavingTrainer):
     def compute_loss(
         self,
         model: torch.nn.Module,
-        inputs: dict[str, list[Lesson]],
+        inputs: dict[str, Any],
         return_outputs: bool = False,
-        num_items_in_batch: int | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
-        """The loss of a micro-batch, as its part of the whole update."""
+        """The loss of a micro-batch, as its part of the whole update; inputs: as `get_batch_samples` gives them."""
+        if num_items_in_batch is None:
+            raise ForkLeftError("the loss needs to know how many questions the update has; let `train` call it")
         with self._clock.phase("readout"):
             loss, outcomes = model(
                 forkleft_call=partial(
@@ -195,7 +202,7 @@ class ForkLeftTrainer(SavingTrainer):
                     self.student,
                     inputs["lessons"],
                     self.collector.settings,
-                    batch_size=num_items_in_batch,
+                    batch_size=int(num_items_in_batch),
                     teacher_weight_VE=self.teacher.head_weight,
                 )
             )
@@ -206,8 +213,8 @@ class ForkLeftTrainer(SavingTrainer):
     def training_step(
         self,
         model: torch.nn.Module,
-        inputs: dict[str, list[Lesson]],
-        num_items_in_batch: int | None = None,
+        inputs: dict[str, Any],
+        num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
         """Forward and backward of a micro-batch; no gradients are left if every question of the update is out."""
         # The readout within it is a phase of its own.
@@ -270,7 +277,9 @@ class ForkLeftTrainer(SavingTrainer):
 
         It is kept in the log, which a checkpoint holds and every process has: a resumed run repeats and loses nothing.
         """
-        history, step = self.state.log_history, self.state.global_step
+        # Transformers declares numbers only; ours tell more.
+        history: list[dict[str, Any]] = self.state.log_history
+        step = self.state.global_step
         known = {row["warning"] for row in history if "warning" in row}
         if self.args.supervision != "routed":
             # Routes are counted then, but decide nothing.
@@ -286,19 +295,22 @@ class ForkLeftTrainer(SavingTrainer):
 
     def evaluate(
         self,
-        eval_dataset: Rows | Mapping[str, Rows] | None = None,
+        eval_dataset: Any = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Accuracy on held-out questions, decoded as `eval_decoding` says, divided among the processes."""
+        """Accuracy on held-out questions, decoded as `eval_decoding` says, divided among the processes.
+
+        eval_dataset: rows, or several by name, as for the trainer itself (default: its own).
+        """
         given = self.eval_dataset if eval_dataset is None else eval_dataset
         if given is None:
             raise ForkLeftError("there is nothing to evaluate on; give the trainer an eval_dataset")
         if isinstance(given, Mapping):
-            metrics = {}
+            of_all: dict[str, float] = {}
             for name, rows in given.items():
-                metrics |= self.evaluate(rows, ignore_keys, f"{metric_key_prefix}_{name}")
-            return metrics
+                of_all |= self.evaluate(rows, ignore_keys, f"{metric_key_prefix}_{name}")
+            return of_all
         examples = self._examples(given, self.args)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         mine = examples[rank::world]
@@ -313,7 +325,7 @@ class ForkLeftTrainer(SavingTrainer):
         self.progress.phase("evaluation")
         written = self._called(decoded)
         expected, ids = [example.answer for example in mine], [example.id for example in mine]
-        right = self.verifier.judge([trajectory.text for trajectory in written], expected, ids=ids)
+        right = self.verifier.judge([trajectory.text or "" for trajectory in written], expected, ids=ids)
         right = gather_object(right)
         self.progress.phase("")
         metrics = {f"{metric_key_prefix}_accuracy": sum(right) / len(right), f"{metric_key_prefix}_count": len(right)}
@@ -333,7 +345,7 @@ class ForkLeftTrainer(SavingTrainer):
 
     # What is saved.
 
-    def create_model_card(
+    def create_model_card(  # type: ignore[override]  # What we have no use for is among the others.
         self,
         language: str | None = None,
         license: str | None = None,
@@ -362,7 +374,7 @@ class ForkLeftTrainer(SavingTrainer):
             tags=tags,
             metadata=metadata,
         )
-        (Path(self.args.output_dir) / "README.md").write_text(page, encoding="utf-8")
+        (self.args.output_path / "README.md").write_text(page, encoding="utf-8")
 
     @cached_property
     def _decisive(self) -> dict[str, Any]:
@@ -377,10 +389,10 @@ class ForkLeftTrainer(SavingTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         super()._save(output_dir, state_dict)
-        folder = Path(output_dir or self.args.output_dir)
+        folder = Path(output_dir or self.args.output_path)
         for path in folder.glob("*.safetensors"):
             make_readable(path)
-        self.student.tokenizer.save_pretrained(folder)
+        self.student.text_tokenizer.save_pretrained(folder)
         write_sidecar(folder, self.student)
         if hasattr(self.model, "peft_config") and self.student.origin is not None:
             # Not given to PEFT itself, which would look for the base on the hub in every checkpoint.

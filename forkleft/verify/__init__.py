@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from operator import attrgetter
-from typing import Literal, Union
+from typing import Literal, Union, get_args
 
 from forkleft.errors import ForkLeftError
 from forkleft.verify.choice import choice_answer
@@ -21,7 +21,7 @@ from forkleft.verify.pool import shared_pool
 _LOG = logging.getLogger(__name__)
 
 Kind = Literal["math", "opdlm", "choice", "lab"]
-KINDS: tuple[str, ...] = Kind.__args__
+KINDS: tuple[str, ...] = get_args(Kind)
 # What is judged in worker processes.
 MATHEMATICAL = ("math", "opdlm")
 LETTERS = "ABCD"

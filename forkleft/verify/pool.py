@@ -222,7 +222,8 @@ class _Worker:
                 f"cannot start a worker of the math verifier: {error.strerror}; is there enough memory, and are more "
                 "processes allowed?"
             ) from error
-        self.input, self.output = self.process.stdin.fileno(), self.process.stdout.fileno()
+        self._pipes = [pipe for pipe in (self.process.stdin, self.process.stdout) if pipe is not None]
+        self.input, self.output = (pipe.fileno() for pipe in self._pipes)
         # A write that the worker does not take must not keep us from looking at the clock.
         os.set_blocking(self.input, False)
         self.deadline = time.monotonic() + START_SECONDS
@@ -286,8 +287,8 @@ class _Worker:
 
     def close_pipes(self) -> None:
         """Our ends of the pipes."""
-        self.process.stdin.close()
-        self.process.stdout.close()
+        for pipe in self._pipes:
+            pipe.close()
 
 
 def readable_part(response: str) -> str:

@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 
 def main(cpu_seconds: float, later_cpu_seconds: float, memory_bytes: int) -> None:
@@ -59,7 +60,7 @@ def main(cpu_seconds: float, later_cpu_seconds: float, memory_bytes: int) -> Non
         seconds = later_cpu_seconds
 
 
-def _send(replies, value: object) -> None:
+def _send(replies: BinaryIO, value: object) -> None:
     replies.write(json.dumps(value).encode() + b"\n")
     replies.flush()
 

@@ -74,5 +74,8 @@ def tensor_name(name: str) -> str:
     """LLaDA's name of a tensor of Llama."""
     if name in _WHOLE:
         return _WHOLE[name]
-    number, part = _LAYER.fullmatch(name).groups()
+    found = _LAYER.fullmatch(name)
+    if found is None:
+        raise ForkLeftError(f"LLaDA has no name for the tensor {name}; expected a tensor of a stock Llama")
+    number, part = found.groups()
     return f"model.transformer.blocks.{number}.{_PARTS[part]}.weight"

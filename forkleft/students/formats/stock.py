@@ -108,8 +108,10 @@ _ROPE_TYPES: Mapping[str, tuple[str, ...]] = {
     "yarn": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }
-_ROPE_NUMBERS = ("rope_theta", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-_ROPE_NUMBERS += ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+_ROPE_NUMBERS = (
+    *("rope_theta", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    *("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
+)
 # What Llama's files mean that are older than the field.
 _OLD_LLAMA_THETA = 10000.0
 # What the values of fields must be, where they are there at all.
@@ -182,13 +184,14 @@ def stock_config(config: Mapping[str, Any]) -> PreTrainedConfig:
         _check_value(own.get(name, name), name, value)
     _check_heads(taken)
     config_class, model_class = _CLASSES[STOCK[kind]]
-    return config_class(
-        **taken,
-        rope_parameters=_rope(fields, _OLD_LLAMA_THETA if kind == "llama" else None),
-        architectures=[model_class.__name__],
+    settings: dict[str, Any] = {
         # Transformers would otherwise take ids of its own, which mean something else here.
-        **{name: None for name in ("pad_token_id", "bos_token_id", "eos_token_id") if name not in taken},
-    )
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),
+        **taken,
+        "rope_parameters": _rope(fields, _OLD_LLAMA_THETA if kind == "llama" else None),
+        "architectures": [model_class.__name__],
+    }
+    return config_class(**settings)
 
 
 def unread_fields(config: Mapping[str, Any]) -> list[str]:
@@ -242,8 +245,10 @@ def tensor_views(parameters: Mapping[str, torch.Tensor], model_type: str, *, tie
 
 def head_and_embedding(model_type: str) -> tuple[str, str]:
     """The names of the output head's and of the embedding's tensor in a checkpoint of `model_type`."""
-    names = ("lm_head.weight", "model.embed_tokens.weight")
-    return tuple(map(llada.tensor_name, names)) if model_type == "llada" else names
+    head, embedding = "lm_head.weight", "model.embed_tokens.weight"
+    if model_type == "llada":
+        return llada.tensor_name(head), llada.tensor_name(embedding)
+    return head, embedding
 
 
 def is_computed(name: str) -> bool:
@@ -315,7 +320,7 @@ def _check_heads(taken: Mapping[str, Any]) -> None:
 
 def _rope(fields: Mapping[str, Any], usual_theta: float | None) -> dict[str, Any]:
     """The rotary embedding, from `rope_theta` and `rope_scaling` or, as Transformers 5 writes it, `rope_parameters`."""
-    rope = {"rope_theta": fields.get("rope_theta")}
+    rope: dict[str, Any] = {"rope_theta": fields.get("rope_theta")}
     for name in ("rope_scaling", "rope_parameters"):
         found = fields.get(name)
         if found is not None and not isinstance(found, dict):
