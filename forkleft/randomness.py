@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import torch
 
+from forkleft.digests import text_digest
+
 
 def keyed_generator(*key: int | str) -> torch.Generator:
     """A CPU generator seeded by a digest of `key`: the same key gives the same numbers everywhere."""
@@ -18,4 +20,4 @@ def keyed_generator(*key: int | str) -> torch.Generator:
 
 def ids_key(ids: Sequence[int]) -> str:
     """A name for a token sequence."""
-    return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
+    return text_digest(",".join(map(str, ids)))

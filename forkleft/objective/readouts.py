@@ -23,7 +23,7 @@ from typing import Literal
 
 import torch
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, check_choice
 from forkleft.students.attention import PackedLayout, Replica, Stream
 from forkleft.students.student import Student
 
@@ -45,6 +45,12 @@ class Reading:
     positions: Sequence[int]
 
 
+def check_reading(geometry: str, attention: str = "native") -> None:
+    """Raise ForkLeftError if there is no such geometry or attention of the prefix readout."""
+    check_choice("geometry", geometry, Geometry.__args__)
+    check_choice("attention", attention, ReadAttention.__args__)
+
+
 def prefix_hidden(
     student: Student,
     readings: Sequence[Reading],
@@ -58,10 +64,7 @@ def prefix_hidden(
     budget: the response budget, which bounds the canvas. attention: `native`, or `full` to read a block-causal student
     with full attention. Raises ForkLeftError, naming the question, for positions or ids that cannot be read.
     """
-    if geometry not in Geometry.__args__:
-        raise ForkLeftError(f"geometry must be one of {', '.join(Geometry.__args__)}, found {geometry!r}")
-    if attention not in ReadAttention.__args__:
-        raise ForkLeftError(f"attention must be one of {', '.join(ReadAttention.__args__)}, found {attention!r}")
+    check_reading(geometry, attention)
     return _read(student, readings, "prefix", geometry, budget, full=attention == "full")
 
 

@@ -13,9 +13,9 @@ from typing import Literal
 
 import torch
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, check_choice
 from forkleft.objective.positions import check_rho, select_positions
-from forkleft.objective.readouts import Geometry, ReadAttention, View
+from forkleft.objective.readouts import Geometry, ReadAttention, View, check_reading
 from forkleft.objective.routes import Route, route_of
 
 Supervision = Literal["routed", "opd", "sft", "sft+opd", "mix"]
@@ -64,10 +64,9 @@ class ObjectiveSettings:
         check_rho(self.rho)
         if self.budget < 1:
             raise ForkLeftError(f"budget must be at least 1 token, found {self.budget}")
-        kinds = {"supervision": Supervision, "view": View, "geometry": Geometry, "attention": ReadAttention}
-        for name, known in kinds.items():
-            if getattr(self, name) not in known.__args__:
-                raise ForkLeftError(f"{name} must be one of {', '.join(known.__args__)}, found {getattr(self, name)!r}")
+        check_choice("supervision", self.supervision, Supervision.__args__)
+        check_choice("view", self.view, View.__args__)
+        check_reading(self.geometry, self.attention)
         if not 0 <= self.alpha <= 1:
             raise ForkLeftError(f"alpha is the teacher's weight in mix: expected 0 to 1, found {self.alpha}")
         for name in ("mu", "delta", "rank_weight"):

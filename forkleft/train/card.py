@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
+from huggingface_hub import ModelCardData
 from transformers import TrainerState
 
 from forkleft import __version__
@@ -48,7 +48,7 @@ def model_card(
         for name, model in ((source, student.model), (teacher.model.config.name_or_path, teacher.model))
     )
     header = {"library_name": "forkleft", "tags": [*_TAGS, *tags], "base_model": _public_name(source)}
-    header |= {name: value for name, value in (metadata or {}).items() if value is not None}
+    header |= {name: value for name, value in (metadata or {}).items() if value}
     batch = config.train_batch_size * config.gradient_accumulation_steps * config.world_size
     values = {
         "updates": f"{state.global_step} of {batch} questions, {questions} in all",
@@ -69,7 +69,8 @@ def model_card(
     return "\n".join(
         [
             "---",
-            yaml.safe_dump({name: value for name, value in header.items() if value}, allow_unicode=True) + "---",
+            ModelCardData(**header).to_yaml(),
+            "---",
             "",
             "# A diffusion language model trained with ForkLeft",
             "",
