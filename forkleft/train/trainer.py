@@ -23,6 +23,7 @@ from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from forkleft.errors import ForkLeftError
+from forkleft.files import write_text
 from forkleft.objective.update import update_loss
 from forkleft.prompts import prompt_ids
 from forkleft.rollout import Trajectory, decoding_of, write
@@ -357,7 +358,7 @@ class ForkLeftTrainer(SavingTrainer):
             tags=tags,
             metadata=metadata,
         )
-        (Path(self.args.output_dir) / "README.md").write_text(page, encoding="utf-8")
+        write_text(Path(self.args.output_dir) / "README.md", page)
 
     @cached_property
     def _decisive(self) -> dict[str, Any]:
