@@ -39,7 +39,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], within: str = ""
 
     An entry is named by its path: `sampler.seed`.
     """
-    for name in {**new, **old}:
+    for name in {**old, **new}:
         was, now = old.get(name), new.get(name)
         if isinstance(was, Mapping) and isinstance(now, Mapping):
             yield from differences(was, now, f"{within}{name}.")

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 import torch
 
-from forkleft.digests import text_digest
-
 
 def keyed_generator(*key: int | str) -> torch.Generator:
     """A CPU generator seeded by a digest of `key`: the same key gives the same numbers everywhere."""
@@ -20,4 +18,4 @@ def keyed_generator(*key: int | str) -> torch.Generator:
 
 def ids_key(ids: Sequence[int]) -> str:
     """A name for a token sequence."""
-    return text_digest(",".join(map(str, ids)))
+    return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
