@@ -1,10 +1,10 @@
-"""Whether two files, or two models, are the same."""
+"""Whether two files, values or models are the same, and where two values differ."""
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -19,6 +19,32 @@ def file_digest(path: Path) -> str:
     """sha256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def text_digest(text: str) -> str:
+    """sha256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def json_digest(value: Any) -> str:
+    """sha256 of a value that JSON can hold, whatever the order of its keys.
+
+    Answer caches, results, checkpoints and studies on users' disks hold such digests: a value keeps its own for ever.
+    """
+    return text_digest(json.dumps(value, sort_keys=True))
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Name, old and new value of all that differs, None where it is missing; of objects in both, their entries alone.
+
+    An entry is named by its path: `sampler.seed`.
+    """
+    for name in {**old, **new}:
+        was, now = old.get(name), new.get(name)
+        if isinstance(was, Mapping) and isinstance(now, Mapping):
+            yield from differences(was, now, f"{within}{name}.")
+        elif was != now:
+            yield f"{within}{name}", was, now
 
 
 def fingerprint(model: "PreTrainedModel", others: Iterable[str] = ()) -> str:

@@ -1,5 +1,8 @@
 """The exception a user's mistake raises, so that the command line can tell it from a defect of ours."""
 
+from collections.abc import Iterable
+from typing import Any
+
 
 class ForkLeftError(ValueError):
     """Bad input. The message says what was expected, what was found, and what to do."""
@@ -11,3 +14,16 @@ class AutoregressiveError(ForkLeftError):
 
 class DiffusionError(ForkLeftError):
     """An autoregressive model was expected, and a diffusion model found."""
+
+
+def check_choice(name: str, value: Any, known: Iterable[str]) -> None:
+    """Raise ForkLeftError, naming the option, if its value is none of those that are known."""
+    known = tuple(known)
+    if value not in known:
+        raise ForkLeftError(f"{name} must be one of {', '.join(known)}, found {value!r}")
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raise ForkLeftError, naming the option, if its value is no whole number of at least 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ForkLeftError(f"{name} must be a whole number of at least 1, found {value!r}")

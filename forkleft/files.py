@@ -1,14 +1,18 @@
-"""Files: JSON Lines, and whether anything can be written where the user wants it, before hours of work end there."""
+"""Files, for all rooms: written whole or not at all, read where lines may be torn, locked; and whether anything can be
+written where the user wants it, before hours of work end there.
+"""
 
 import difflib
+import fcntl
 import gzip
 import json
+import os
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from forkleft.errors import ForkLeftError
 
@@ -32,6 +36,92 @@ def told_of(path: Path, option: str = "--output") -> Iterator[None]:
         yield
     except OSError as error:
         raise ForkLeftError(f"cannot write to {path}: {error.strerror}; name another ({option})") from error
+
+
+@contextmanager
+def replacing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
+    """Give each of some files a path beside it to write to. All take their names, in their order, once all are on disk.
+
+    After an error the files are as they were before.
+    """
+    staged = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in paths}
+    try:
+        yield staged
+        for written in staged.values():
+            flush(written)
+        for path, written in staged.items():
+            os.replace(written, path)
+    finally:
+        for written in staged.values():
+            written.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file that is there whole or not at all."""
+    with replacing([path]) as staged:
+        staged[path].write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file of UTF-8 that is there whole or not at all."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: Path, value: Any, **style: Any) -> None:
+    """Write a file of JSON that is there whole or not at all. style: for `json.dumps`; the indent is 2 if not said."""
+    write_text(path, json.dumps(value, **{"indent": 2} | style) + "\n")
+
+
+def flush(path: Path) -> None:
+    """Have a file, or the names in a folder, on disk before anything relies on them."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_appended(path: Path, start: int = 0) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+    """The lines of a JSON Lines file that is only ever appended to, from byte `start` on, each with its object.
+
+    None in place of an object: the line is damaged, or has no end, since it was cut or is being written.
+    """
+    with path.open("rb") as file:
+        file.seek(start)
+        for line in file:
+            yield line, _whole_object(line)
+
+
+def _whole_object(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def lock(file: IO[Any], *, wait: bool = True) -> bool:
+    """Lock an open file, here and in processes that inherit it, until all have closed it; False if another has it.
+
+    The lock is the system's, which frees it when a process ends, however that comes about. wait: for the other.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody has locked a file. Who tries to lock it in this moment finds it taken, and may try again."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
 
 
 def read_jsonl(path: str | Path) -> list[tuple[str, dict[str, Any]]]:

@@ -55,6 +55,8 @@ class Meter:
         self._begun = self._counted_from = self._counted_to = self._step_at = self._phase_at = clock()
         self._said_at = float("-inf") if at_ends else self._begun
         self._phase_said = False
+        # What the caller expects: when the last step will be done.
+        self._end_at: float | None = None
         self._live: Live | None = None
         self._over = threading.Event()
 
@@ -94,6 +96,10 @@ class Meter:
         if self.done == self._before:
             self._counted_from = self._counted_to
 
+    def expect(self, left: float) -> None:
+        """Say how many seconds are left, where that is known better than from the mean of the steps so far."""
+        self._end_at = self._clock() + left
+
     def tell(self, figures: str) -> None:
         """Show figures; where there is no terminal, if the last line is some time ago."""
         self._figures = figures
@@ -110,11 +116,17 @@ class Meter:
         return self._clock() - self._begun
 
     def left(self) -> float | None:
-        """Seconds, from the mean of all steps so far; None before the first step, and once the estimate has run out."""
-        if self.done == self._before:
+        """Seconds, as the caller expects, else from the mean of all steps so far.
+
+        None before the first step if nothing is expected, and once the estimate has run out.
+        """
+        if self._end_at is not None:
+            left = self._end_at - self._clock()
+        elif self.done == self._before:
             return None
-        mean = (self._counted_to - self._counted_from) / (self.done - self._before)
-        left = mean * (self.total - self.done) - (self._clock() - self._counted_to)
+        else:
+            mean = (self._counted_to - self._counted_from) / (self.done - self._before)
+            left = mean * (self.total - self.done) - (self._clock() - self._counted_to)
         return left if left > 0 else None
 
     def picture(self) -> Group:

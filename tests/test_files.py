@@ -5,7 +5,17 @@ import pytest
 
 from forkleft.cli import main
 from forkleft.errors import ForkLeftError
-from forkleft.files import check_writable, read_jsonl
+from forkleft.files import (
+    check_writable,
+    is_locked,
+    lock,
+    read_appended,
+    read_jsonl,
+    replacing,
+    write_bytes,
+    write_json,
+    write_text,
+)
 
 
 def test_a_folder_that_can_be_written_to_is_left_as_it_was(tmp_path, monkeypatch):
@@ -67,3 +77,57 @@ def test_damaged_files(tmp_path, name, content, message):
         read_jsonl(tmp_path / name)
     with pytest.raises(ForkLeftError, match="found none at"):
         read_jsonl(tmp_path / "missing.jsonl")
+
+
+def full(*arguments, **settings):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_file_is_written_whole_or_left_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_text(path, "ä\n")
+    assert path.read_bytes() == "ä\n".encode()
+    write_json(path, {"b": "ä", "a": [1]})
+    assert path.read_text() == '{\n  "b": "\\u00e4",\n  "a": [\n    1\n  ]\n}\n'
+    write_json(path, {"b": "ä", "a": 1}, indent=None, sort_keys=True, ensure_ascii=False)
+    assert path.read_text(encoding="utf-8") == '{"a": 1, "b": "ä"}\n'
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_bytes(path, b"new")
+    assert [(one.name, one.read_text(encoding="utf-8")) for one in tmp_path.iterdir()] == [
+        ("file", '{"a": 1, "b": "ä"}\n')
+    ]
+
+
+def test_files_that_belong_together_take_their_names_together(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text("old")
+    with pytest.raises(KeyError), replacing([one, two]) as staged:
+        staged[one].write_text("new")
+        raise KeyError
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("one", "old")]
+    with replacing([one, two]) as staged:
+        staged[one].write_text("new")
+        staged[two].write_text("2")
+        assert one.read_text() == "old" and not two.exists()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"one": "new", "two": "2"}
+
+
+def test_torn_and_damaged_lines_are_told_from_whole_ones(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    lines = [b'{"a": 1}\n', b"[1]\n", b'{"a": \n', b"\xff\n", '{"a": "\u2028"}\n'.encode(), b'{"a": 3}']
+    path.write_bytes(b"".join(lines))
+    found = [{"a": 1}, None, None, None, {"a": "\u2028"}, None]
+    assert list(read_appended(path)) == list(zip(lines, found, strict=True))
+    assert list(read_appended(path, len(lines[0]))) == list(zip(lines, found, strict=True))[1:]
+    assert list(read_appended(path, path.stat().st_size)) == []
+
+
+def test_a_lock_holds_until_the_file_is_closed(tmp_path):
+    path = tmp_path / "lock"
+    assert not is_locked(path)
+    with path.open("a") as file, path.open("a") as other:
+        assert lock(file) and is_locked(path)
+        assert not lock(other, wait=False)
+        file.close()
+        assert not is_locked(path) and lock(other, wait=False)

@@ -214,3 +214,16 @@ def test_what_is_done_looks_other_than_what_is_not(colours):
     begun, under_way, ended = codes(0), codes(2), codes(4)
     assert begun[-1] != ended[0]
     assert under_way[0] != under_way[-1] == begun[-1]
+
+
+def test_the_caller_may_know_better_how_long_it_takes():
+    now = Now()
+    meter = Meter(terminal(), "cells", 8, clock=now)
+    meter.expect(600.0)
+    now.seconds = 100.0
+    assert meter.left() == 500.0
+    meter.move(4)
+    meter.expect(50.0)
+    assert meter.left() == 50.0
+    now.seconds = 200.0
+    assert meter.left() is None

@@ -16,8 +16,8 @@ from accelerate.utils import gather_object
 from rich.console import Console
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from forkleft.errors import ForkLeftError
-from forkleft.files import read_jsonl
+from forkleft.errors import ForkLeftError, check_choice
+from forkleft.files import read_jsonl, write_text
 from forkleft.lab.questions import HELD_OUT_SETS, held_out, training_stream
 from forkleft.progress import Meter
 from forkleft.report.curves import draw_curves
@@ -50,7 +50,7 @@ class _KeptRecipe(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
         if state.is_world_process_zero:
-            (self.folder / "recipe.yaml").write_text(self.page, encoding="utf-8")
+            write_text(self.folder / "recipe.yaml", self.page)
 
 
 def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> ForkLeftTrainer:
@@ -197,8 +197,7 @@ def student_of(recipe: Recipe, *, weights: bool = True) -> Student:
 def teacher_of(recipe: Recipe, student: Student, *, weights: bool = True) -> Teacher:
     """The teacher of a recipe for its student."""
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if recipe.teacher_dtype not in known:
-        raise ForkLeftError(f"teacher_dtype must be one of {', '.join(known)}, found {recipe.teacher_dtype!r}")
+    check_choice("teacher_dtype", recipe.teacher_dtype, known)
     settings = {} if recipe.teacher_device_map is None else {"device_map": recipe.teacher_device_map}
     teacher = load_teacher(
         recipe.teacher,

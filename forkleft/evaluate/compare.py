@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from forkleft.digests import differences
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.results import (
     Record,
@@ -26,7 +27,6 @@ from forkleft.evaluate.results import (
     Score,
     accuracy_of,
     clustered,
-    flat,
     item_scores,
     read_results,
     unfinished,
@@ -291,16 +291,16 @@ def _differing_settings(pairs: Sequence[tuple[str, Results, Results]]) -> list[s
     """What a gain may come from other than the weights, each with the benchmarks it applies to."""
     found: dict[str, list[str]] = {}
     for name, *both in pairs:
-        a, b = (flat(results.summary["configuration"]) for results in both)
+        a, b = (results.summary["configuration"] for results in both)
         # A teacher and a student are other models, asked differently, by nature.
-        differ_by_nature = ("model.", "sampler.") if a["model.kind"] != b["model.kind"] else ()
-        for key in dict.fromkeys([*a, *b]):
-            if a.get(key) == b.get(key) or key in _NO_SETTINGS or key.startswith("items."):
+        differ_by_nature = ("model.", "sampler.") if a["model"]["kind"] != b["model"]["kind"] else ()
+        for key, of_a, of_b in differences(a, b):
+            if key in _NO_SETTINGS or key.startswith("items."):
                 continue
-            if key.startswith(differ_by_nature) and (key not in _FOR_ALL_KINDS or key not in a or key not in b):
+            if key.startswith(differ_by_nature) and (key not in _FOR_ALL_KINDS or None in (of_a, of_b)):
                 continue
             label = key.removeprefix("sampler.")
-            found.setdefault(f"{label} is {a.get(key)} in A and {b.get(key)} in B", []).append(name)
+            found.setdefault(f"{label} is {of_a} in A and {of_b} in B", []).append(name)
     return [f"{', '.join(names)}: {told}" for told, names in found.items()]
 
 

@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 
 import forkleft
-from forkleft.digests import fingerprint
+from forkleft.digests import fingerprint, json_digest
 from forkleft.errors import AutoregressiveError, DiffusionError, ForkLeftError
 from forkleft.evaluate.benchmarks import BENCHMARKS, Benchmark, ItemSet
 from forkleft.evaluate.protocols import (
@@ -33,7 +33,7 @@ from forkleft.evaluate.protocols import (
     decoding_for,
     tokenizer_of,
 )
-from forkleft.evaluate.results import FORMAT, SUMMARY, ResultFolder, digest, line_of, read_results, record_of
+from forkleft.evaluate.results import FORMAT, SUMMARY, ResultFolder, line_of, read_results, record_of
 from forkleft.files import check_writable
 from forkleft.progress import Meter
 from forkleft.students import Student, load_student
@@ -111,7 +111,7 @@ def _configuration(model: Evaluated, facts: dict[str, Any], items: ItemSet, sett
         "benchmark": benchmark.name,
         "protocol": benchmark.protocol,
         "verifier": benchmark.verifier.kind,
-        "items": {"count": len(asked), "digest": digest(asked)},
+        "items": {"count": len(asked), "digest": json_digest(asked)},
         "model": facts,
         "sampler": _sampler(model, benchmark, settings),
         "batch_size": _batch_size(model, settings),
@@ -261,7 +261,7 @@ def _model_facts(model: Evaluated) -> dict[str, Any]:
         "family": asdict(model.family) if isinstance(model, Student) else None,
         "mask_id": model.vocabulary.mask_id if isinstance(model, Student) else None,
         "stop_ids": list(stop_ids),
-        "chat_template": digest(tokenizer_of(model).chat_template),
+        "chat_template": json_digest(tokenizer_of(model).chat_template),
         "dtype": str(model.model.dtype).removeprefix("torch."),
         "device": model.model.device.type,
     }

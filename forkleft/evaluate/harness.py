@@ -34,7 +34,7 @@ import torch
 from datasets.exceptions import DatasetsError
 from tqdm import tqdm
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, check_choice
 from forkleft.objective.readouts import prefix_hidden
 from forkleft.prompts import Message, Reading
 from forkleft.rollout import decoding_of, write
@@ -158,8 +158,7 @@ class _StudentLM:
             raise ForkLeftError("expected the student as --model_args pretrained=FOLDER (or lab:NAME), found none")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = dtype or ("bfloat16" if device.startswith("cuda") else "float32")
-        if dtype not in _DTYPES:
-            raise ForkLeftError(f"dtype must be one of {', '.join(_DTYPES)}, found {dtype!r}")
+        check_choice("dtype", dtype, _DTYPES)
         if not str(batch_size).isdecimal() or int(batch_size) < 1:
             raise ForkLeftError(
                 f"batch_size must be a whole number of at least 1, found {batch_size!r}; none is searched for"

@@ -14,18 +14,18 @@ Shapes: B tries of a batch, D width of the model, V rows of its head.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, check_count
 from forkleft.evaluate import prompts
 from forkleft.evaluate.benchmarks import Benchmark, Item
-from forkleft.objective.readouts import Geometry, prefix_hidden
+from forkleft.objective.readouts import Geometry, check_reading, prefix_hidden
 from forkleft.prompts import Reading, prompt_ids
 from forkleft.rollout import decoding_of, write
 from forkleft.rollout.decoding import check_decoding
+from forkleft.rollout.orders import check_writing
 from forkleft.students import Student
 from forkleft.students.families import Decoding
 from forkleft.teacher import Teacher
@@ -57,19 +57,13 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("samples", "batch_size", "max_new_tokens", "passes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ForkLeftError(f"{name} must be at least 1, found {value}")
-        if not 0 <= self.temperature < float("inf"):
-            raise ForkLeftError(f"temperature must be 0 (the likeliest token) or more, found {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise ForkLeftError(f"top_p must be above 0 and at most 1, found {self.top_p}")
+        check_count("samples", self.samples)
+        check_count("batch_size", self.batch_size)
+        if self.max_new_tokens is not None:
+            check_count("max_new_tokens", self.max_new_tokens)
+        check_writing(passes=self.passes, threshold=self.threshold, temperature=self.temperature, top_p=self.top_p)
         check_decoding(self.decoding)
-        if self.threshold is not None and not 0 <= self.threshold <= 1:
-            raise ForkLeftError(f"threshold is a probability: expected 0 to 1, found {self.threshold}")
-        if self.geometry not in get_args(Geometry):
-            raise ForkLeftError(f"geometry must be one of {', '.join(get_args(Geometry))}, found {self.geometry!r}")
+        check_reading(self.geometry)
         if self.top_p < 1 and self.temperature == 0:
             raise ForkLeftError(
                 f"top_p {self.top_p} does nothing at temperature 0, which takes the likeliest token; give a "

@@ -8,20 +8,19 @@ is missing, and a line that was cut or damaged, is computed again, and nothing e
 written merges the parts, under a lock: processes need no connection to each other.
 """
 
-import fcntl
-import hashlib
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from forkleft.digests import differences, json_digest
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.benchmarks import Benchmark, Item
 from forkleft.evaluate.statistics import Estimate, accuracy, clustered_mean
+from forkleft.files import is_locked, lock, read_appended, write_json, write_text
 
 if TYPE_CHECKING:
     from forkleft.evaluate.protocols import Reply, Try
@@ -108,12 +107,7 @@ def record_of(benchmark: Benchmark, asked: "Try", reply: "Reply") -> Record:
 
 def item_digest(benchmark: Benchmark, item: Item) -> str:
     """A digest of what is asked and what is right."""
-    return digest([benchmark.messages(item), item.answer])[:16]
-
-
-def digest(value: Any) -> str:
-    """sha256 of a value that JSON can hold."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return json_digest([benchmark.messages(item), item.answer])[:16]
 
 
 class ResultFolder:
@@ -131,8 +125,8 @@ class ResultFolder:
             if self._in_use():
                 self._check_configuration()
             else:
-                told = json.dumps(self.configuration, indent=2, ensure_ascii=False)
-                _write(path / CONFIGURATION, told + "\n")
+                with _told(path):
+                    write_json(path / CONFIGURATION, self.configuration, ensure_ascii=False)
 
     def records(self) -> dict[Key, Record]:
         """All whole records there are, by try."""
@@ -151,12 +145,10 @@ class ResultFolder:
             file = path.open("a+b")
         with file:
             with self._lock():
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
+                if not lock(file, wait=False):
                     raise ForkLeftError(
                         f"another evaluation is writing to {path}; wait for it to end, or name another folder"
-                    ) from None
+                    )
                 # Another run may have replaced it, as long as no part was open.
                 self._check_configuration()
             file.seek(0)
@@ -180,8 +172,9 @@ class ResultFolder:
             records = [found[key] for key in keys]
             results = summarise(records, expected_items)
             summary = {**about, "results": results, "configuration": self.configuration}
-            _write(self.path / RECORDS, "".join(line_of(record) for record in records))
-            _write(self.path / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+            with _told(self.path):
+                write_text(self.path / RECORDS, "".join(line_of(record) for record in records))
+                write_json(self.path / SUMMARY, summary, ensure_ascii=False)
             for part in parts:
                 part.unlink()
             return summary
@@ -191,15 +184,15 @@ class ResultFolder:
         found: dict[Key, Record] = {}
         for path in [self.path / RECORDS, *sorted(self.path.glob(_PARTS))]:
             with _told(self.path):
-                lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-            for record in filter(None, map(_parsed, lines)):
+                records = _read_records(path)
+            for record in filter(None, records):
                 found.setdefault(record.key, record)
         return found
 
     def _in_use(self) -> bool:
         """Whether there is a whole record, or a process that is about to write one."""
         with _told(self.path):
-            return bool(self._records()) or any(map(_is_locked, self.path.glob(_PARTS)))
+            return bool(self._records()) or any(map(is_locked, self.path.glob(_PARTS)))
 
     def _check_configuration(self) -> None:
         _check_same(self.path, _as_of_today(_read_object(self.path / CONFIGURATION)), self.configuration)
@@ -209,7 +202,7 @@ class ResultFolder:
         with _told(self.path):
             file = (self.path / ".lock").open("w")
         with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock(file)
             yield
 
 
@@ -326,8 +319,7 @@ def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 def _read_finished(folder: Path) -> Results:
     summary = _read_object(folder / SUMMARY)
     path = folder / RECORDS
-    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-    records = [record for line in lines if (record := _parsed(line)) is not None]
+    records = _read_records(path)
     told = flat(summary)
     if wrong := [name for name, kind in _NEEDED.items() if not isinstance(told.get(name), kind)]:
         raise ForkLeftError(
@@ -344,25 +336,27 @@ def _read_finished(folder: Path) -> Results:
     return Results(folder, summary, tuple(records))
 
 
-def _parsed(line: bytes) -> Record | None:
-    """The record of a line; None if it is not whole."""
-    if not line.endswith(b"\n"):
+def _read_records(path: Path) -> list[Record | None]:
+    """The records of a file, if there is one; None for a line that is not whole."""
+    return [_record(row) for _, row in read_appended(path)] if path.is_file() else []
+
+
+def _record(row: dict[str, Any] | None) -> Record | None:
+    if row is None:
         return None
-    try:
-        row = json.loads(line)
-        told = [one.name for one in fields(Record) if one.default is MISSING or one.name in row]
-        return Record(**{name: row[name] for name in told})
-    except (ValueError, KeyError, TypeError):
-        return None
+    told = [one.name for one in fields(Record) if one.default is MISSING or one.name in row]
+    return Record(**{name: row[name] for name in told}) if all(name in row for name in told) else None
 
 
 def _check_same(folder: Path, there: dict[str, Any], now: dict[str, Any]) -> None:
-    old, new = flat(there), flat(now)
-    if differing := [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]:
-        if "items.count" in differing and "items.digest" in differing:
+    differing = {name: (old, new) for name, old, new in differences(there, now)}
+    if differing:
+        if "items.count" in differing:
             # Says nothing more, and nothing to a person.
-            differing.remove("items.digest")
-        told = ", ".join(f"{name} ({_short(old.get(name))} there, {_short(new.get(name))} now)" for name in differing)
+            differing.pop("items.digest", None)
+        told = ", ".join(
+            f"{name} ({_short(old)} there, {_short(new)} now)" for name, (old, new) in sorted(differing.items())
+        )
         raise ForkLeftError(
             f"{folder} holds results of another configuration; they differ in {told}; name another folder, or remove it"
         )
@@ -399,23 +393,6 @@ def _read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ForkLeftError(f"{path} is damaged ({error}); evaluate again into a new folder") from error
     return value
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
-
-
-def _write(path: Path, text: str) -> None:
-    """A file that is there whole or not at all."""
-    staged = path.with_name(f".{path.name}")
-    with _told(path.parent):
-        staged.write_text(text, encoding="utf-8")
-        os.replace(staged, path)
 
 
 @contextmanager

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import ModelCardData
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, Qwen3ForCausalLM
 
 from forkleft.digests import file_digest
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.statistics import wilson_interval
+from forkleft.files import write_json, write_text
 from forkleft.lab.questions import HELD_OUT_SETS
 from forkleft.students import Family, Student
 from forkleft.students.bundled import model_path
@@ -140,8 +142,8 @@ def save_model(folder: Path, lab_model: LabModel) -> None:
     if lab_model.student is not None:
         write_sidecar(folder, lab_model.student)
     card = asdict(lab_model.card) | {"parameters": model.num_parameters(), "sha256": file_digest(folder / _WEIGHT_FILE)}
-    (folder / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
-    (folder / "README.md").write_text(_page(read_card(folder)), encoding="utf-8")
+    write_json(folder / "card.json", card)
+    write_text(folder / "README.md", _page(read_card(folder)))
 
 
 def _page(card: Card) -> str:
@@ -156,8 +158,7 @@ def _page(card: Card) -> str:
     return "\n".join(
         [
             "---",
-            "license: apache-2.0",
-            "library_name: transformers",
+            ModelCardData(library_name="transformers", license="apache-2.0").to_yaml(),
             "---",
             "",
             f"# {card.name} (ForkLeft lab, version {card.lab_version})",

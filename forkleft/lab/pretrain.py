@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from forkleft.errors import ForkLeftError
@@ -29,6 +29,7 @@ from forkleft.lab.models import Card, LabModel, lab_student, save_model
 from forkleft.lab.questions import EQUAL_SHARES, HELD_OUT_SETS, Question, check_shares, held_out, training_stream
 from forkleft.lab.tokenizer import END_OF_TEXT, END_OF_TURN, build_tokenizer
 from forkleft.objective.denoising import Example, denoising_loss
+from forkleft.progress import Meter
 from forkleft.prompts import prompt_ids
 from forkleft.randomness import keyed_generator
 from forkleft.students import Student
@@ -178,9 +179,7 @@ def _train(
     torch.set_num_threads(recipe.threads)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=recipe.weight_decay)
-    columns = [TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    with Progress(*columns, TextColumn("loss {task.fields[loss]:.4f}")) as progress:
-        task = progress.add_task("training", total=steps, loss=float("nan"))
+    with Meter(Console(), "step", steps) as meter:
         for step in range(steps):
             loss = batch_loss(stream)
             optimizer.zero_grad(set_to_none=True)
@@ -189,7 +188,8 @@ def _train(
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(recipe, step, steps)
             optimizer.step()
-            progress.update(task, advance=1, loss=loss.item())
+            meter.move(step + 1)
+            meter.tell(f"loss {loss.item():.4f}")
     model.eval()
 
 

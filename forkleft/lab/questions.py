@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from forkleft.digests import text_digest
 from forkleft.errors import ForkLeftError
 
 Split = Literal["train", "heldout"]
@@ -149,7 +150,7 @@ def _draw(rng: random.Random, steps: int, split: Split, shares: tuple[float, ...
         chain, solution, result = _chain(rng, steps, shares)
     # The chain decides everything else, so that an id means the same question under every seed.
     rng = random.Random(chain)
-    id_ = f"lab-{form}-{steps}-{hashlib.sha256(chain.encode()).hexdigest()[:12]}"
+    id_ = f"lab-{form}-{steps}-{text_digest(chain)[:12]}"
     if form == "chain":
         return Question(id_, chain, f"{solution}{ANSWER_MARK}{result}", str(result), steps)
     options = [result]

@@ -22,7 +22,7 @@ from typing import Literal, get_args
 
 import torch
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, check_choice
 from forkleft.prompts import Reading
 from forkleft.students.attention import PackedLayout, Replica, Stream
 from forkleft.students.student import Student
@@ -33,6 +33,12 @@ ReadAttention = Literal["native", "full"]
 
 # Tokens in one forward of a fully attending student, whose positions are sequences of their own.
 _SEQUENCE_TOKENS = 32_768
+
+
+def check_reading(geometry: str, attention: str = "native") -> None:
+    """Raise ForkLeftError if there is no such geometry or attention of the prefix readout."""
+    check_choice("geometry", geometry, get_args(Geometry))
+    check_choice("attention", attention, get_args(ReadAttention))
 
 
 def prefix_hidden(
@@ -48,10 +54,7 @@ def prefix_hidden(
     budget: the response budget, which bounds the canvas. attention: `native`, or `full` to read a block-causal student
     with full attention. Raises ForkLeftError, naming the question, for positions or ids that cannot be read.
     """
-    if geometry not in get_args(Geometry):
-        raise ForkLeftError(f"geometry must be one of {', '.join(get_args(Geometry))}, found {geometry!r}")
-    if attention not in get_args(ReadAttention):
-        raise ForkLeftError(f"attention must be one of {', '.join(get_args(ReadAttention))}, found {attention!r}")
+    check_reading(geometry, attention)
     return _read(student, readings, "prefix", geometry, budget, full=attention == "full")
 
 

@@ -14,9 +14,9 @@ from typing import Literal, get_args
 
 import torch
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, check_choice
 from forkleft.objective.positions import check_rho, select_positions
-from forkleft.objective.readouts import Geometry, ReadAttention, View
+from forkleft.objective.readouts import Geometry, ReadAttention, View, check_reading
 from forkleft.objective.routes import Route, route_of
 from forkleft.prompts import Reading
 
@@ -66,12 +66,9 @@ class ObjectiveSettings:
         check_rho(self.rho)
         if self.budget < 1:
             raise ForkLeftError(f"budget must be at least 1 token, found {self.budget}")
-        kinds = {"supervision": Supervision, "view": View, "geometry": Geometry, "attention": ReadAttention}
-        for name, known in kinds.items():
-            if getattr(self, name) not in get_args(known):
-                raise ForkLeftError(
-                    f"{name} must be one of {', '.join(get_args(known))}, found {getattr(self, name)!r}"
-                )
+        check_choice("supervision", self.supervision, get_args(Supervision))
+        check_choice("view", self.view, get_args(View))
+        check_reading(self.geometry, self.attention)
         if not 0 <= self.alpha <= 1:
             raise ForkLeftError(f"alpha is the teacher's weight in mix: expected 0 to 1, found {self.alpha}")
         for name in ("mu", "delta", "rank_weight"):

@@ -1,6 +1,5 @@
 """The curves of a training run, from its metrics.jsonl."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import cycle
@@ -9,6 +8,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from forkleft.files import read_appended
 
 # Colours that stay apart for colour-blind eyes (Okabe and Ito).
 _ROUTES = {
@@ -29,7 +30,7 @@ def draw_curves(metrics: Path, picture: Path) -> None:
     Right answers are those of both models in training and, as points, the student's in evaluations, in which it decodes
     as it does in use.
     """
-    logged = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    logged = [row for _, row in read_appended(metrics) if row is not None]
     rows = [row for row in logged if "loss" in row]
     if not rows:
         return

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from forkleft.errors import ForkLeftError
+from forkleft.files import write_text
 from forkleft.report.study_figures import draw_study
 from forkleft.study.analysis import Analysis, analyse
-from forkleft.study.cells import write_text
+from forkleft.study.cells import writing
 from forkleft.study.collect import STUDY, collect
 from forkleft.study.results import RESULTS, StudyResults, load_results, save_results
 from forkleft.study.tables import study_page
@@ -24,7 +25,8 @@ def show_study(folder: Path) -> tuple[StudyResults, Analysis]:
         raise ForkLeftError(f"there is no study in {folder}: expected {STUDY} or {RESULTS}; name the folder of a study")
     analysis = analyse(results)
     figures = draw_study(results, analysis, folder)
-    write_text(folder / TABLE, study_page(results, analysis, [f"{name}.svg" for name in figures]))
+    with writing(folder):
+        write_text(folder / TABLE, study_page(results, analysis, [f"{name}.svg" for name in figures]))
     return results, analysis
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, check_choice
 from forkleft.rollout.sampler import generate
 from forkleft.rollout.trajectory import Trajectory
 from forkleft.students.families import RECORDS, Decoding, with_block_size
@@ -20,10 +20,9 @@ from forkleft.students.student import Student
 DECODINGS = ("static", "native")
 
 
-def check_decoding(name: str) -> None:
-    """Raise ForkLeftError if there is no decoding of that name."""
-    if name not in DECODINGS:
-        raise ForkLeftError(f"decoding must be one of {', '.join(DECODINGS)}, found {name!r}")
+def check_decoding(name: str, option: str = "decoding") -> None:
+    """Raise ForkLeftError, naming the option, if there is no decoding of that name."""
+    check_choice(option, name, DECODINGS)
 
 
 def decoding_of(

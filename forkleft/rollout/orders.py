@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, check_choice, check_count
 
 OrderName = Literal["high_entropy", "low_entropy", "confidence", "left_to_right", "random"]
 
@@ -56,6 +56,26 @@ ORDERS: dict[str, Priority] = {
 
 
 _CACHED_NUMBERS = 2**18
+
+
+def check_order(order: Order, option: str = "order") -> None:
+    """Raise ForkLeftError, naming the option, if an order is neither one of `ORDERS` nor a function."""
+    if not callable(order):
+        check_choice(option, order, ORDERS)
+
+
+def check_writing(
+    *, passes: int | None = None, threshold: float | None = None, temperature: float = 0.0, top_p: float = 1.0
+) -> None:
+    """Raise ForkLeftError for options of writing that cannot be: the one check of all that take them."""
+    if passes is not None:
+        check_count("passes", passes)
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise ForkLeftError(f"threshold is a probability: expected 0 to 1, found {threshold}")
+    if not 0 <= temperature < float("inf"):
+        raise ForkLeftError(f"temperature must be 0 (the likeliest token) or more, found {temperature}")
+    if not 0 < top_p <= 1:
+        raise ForkLeftError(f"top_p must be above 0 and at most 1, found {top_p}")
 
 
 def priority(order: Order, predictions: Predictions) -> torch.Tensor:

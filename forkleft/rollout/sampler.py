@@ -18,10 +18,20 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, check_count
 from forkleft.randomness import ids_key, keyed_generator
 from forkleft.rollout.forward import CachedForward, CanvasForward, Forward, Row
-from forkleft.rollout.orders import ORDERS, Order, Predictions, choose, commits_this_pass, priority, sample, summarise
+from forkleft.rollout.orders import (
+    Order,
+    Predictions,
+    check_order,
+    check_writing,
+    choose,
+    commits_this_pass,
+    priority,
+    sample,
+    summarise,
+)
 from forkleft.rollout.trajectory import Trajectory
 from forkleft.students.student import Student
 
@@ -297,18 +307,10 @@ def _check(
 ) -> None:
     if not isinstance(prompts, Sequence):
         raise ForkLeftError(f"expected a list of prompts, found a {type(prompts).__name__}; use .tolist()")
-    if not callable(order) and order not in ORDERS:
-        raise ForkLeftError(f"unknown order {order!r}; there are {', '.join(ORDERS)}, or give a function")
-    least = {"max_new_tokens": max_new_tokens, "passes": 1 if passes is None else passes, "batch_size": batch_size}
-    for name, value in least.items():
-        if not isinstance(value, int) or value < 1:
-            raise ForkLeftError(f"{name} must be a whole number of at least 1, found {value}")
-    if threshold is not None and not 0 <= threshold <= 1:
-        raise ForkLeftError(f"threshold is a probability between 0 and 1, found {threshold}")
-    if not 0 <= temperature < float("inf"):
-        raise ForkLeftError(f"temperature must be 0 (argmax) or more, found {temperature}")
-    if not 0 < top_p <= 1:
-        raise ForkLeftError(f"top_p must be above 0 and at most 1, found {top_p}")
+    check_order(order)
+    check_count("max_new_tokens", max_new_tokens)
+    check_count("batch_size", batch_size)
+    check_writing(passes=passes, threshold=threshold, temperature=temperature, top_p=top_p)
     if ids is not None and len(ids) != len(prompts):
         raise ForkLeftError(f"ids must name each of the {len(prompts)} prompts, found {len(ids)}")
     for number, prompt in enumerate(prompts):

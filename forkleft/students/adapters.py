@@ -4,12 +4,12 @@
 its turn. Loaded, base and adapters are one stock model, the adapters added into its weights.
 """
 
-import json
 from pathlib import Path
 
 from transformers import PreTrainedModel
 
 from forkleft.errors import ForkLeftError
+from forkleft.files import write_json
 from forkleft.students.shards import checkpoint_folder, first_line, read_json, shown
 
 CONFIG = "adapter_config.json"
@@ -71,7 +71,7 @@ def note_base(folder: Path, source: str) -> None:
     path = folder / CONFIG
     name, _, revision = (source, "", "") if Path(source).is_dir() else source.partition("@")
     fields = read_json(path) | {"base_model_name_or_path": name, "revision": revision or None}
-    path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    write_json(path, fields, sort_keys=True)
 
 
 def no_peft() -> ForkLeftError:

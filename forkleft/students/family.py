@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, check_choice, check_count
 
 Attention = Literal["block", "full"]
 Anchor = Literal["prompt_end", "absolute", "prompt_end_backward"]
@@ -35,17 +35,15 @@ class Family:
     def __post_init__(self) -> None:
         known = {"attention": Attention, "anchor": Anchor, "head": Head}
         for name, kind in known.items():
-            if getattr(self, name) not in get_args(kind):
-                raise ForkLeftError(f"{name} must be one of {', '.join(get_args(kind))}, found {getattr(self, name)!r}")
-        for name, size in (("block_size", self.block_size), ("sub_block", self.sub_block)):
-            none = name == "sub_block" and size is None
-            if not none and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
-                raise ForkLeftError(f"{name} must be a whole number of at least 1, found {size!r}")
-        if self.sub_block is not None and self.block_size % self.sub_block:
-            raise ForkLeftError(
-                f"sub_block must divide the block_size of {self.block_size}, found {self.sub_block}; "
-                "choose a block_size that is a multiple of it"
-            )
+            check_choice(name, getattr(self, name), get_args(kind))
+        check_count("block_size", self.block_size)
+        if self.sub_block is not None:
+            check_count("sub_block", self.sub_block)
+            if self.block_size % self.sub_block:
+                raise ForkLeftError(
+                    f"sub_block must divide the block_size of {self.block_size}, found {self.sub_block}; "
+                    "choose a block_size that is a multiple of it"
+                )
 
     @property
     def shift(self) -> int:

@@ -10,7 +10,6 @@
 code is never run; a tokenizer's only if it cannot be read otherwise and the user says `trust_remote_code=True`.
 """
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from forkleft.errors import ForkLeftError
+from forkleft.files import write_json
 from forkleft.prompts import read_template
 from forkleft.students.adapters import adapters_and_base, add_adapters
 from forkleft.students.families import FamilyRecord, named_family, recognise, with_block_size
@@ -238,7 +238,7 @@ def write_sidecar(folder: Path, student: Student) -> None:
     facts = asdict(student.family)
     fields = {"family": facts.pop("name"), **facts}
     fields |= {"mask_id": student.vocabulary.mask_id, "stop_ids": list(student.vocabulary.stop_ids)}
-    (folder / SIDECAR).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / SIDECAR, fields)
 
 
 def _facts(said: FamilyRecord | Family, config: Mapping[str, Any], block_size: int | None) -> Family:

@@ -17,7 +17,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from forkleft.errors import ForkLeftError
-from forkleft.files import check_writable
+from forkleft.files import check_writable, write_json, write_text
 from forkleft.students.adapters import adapters_and_base
 from forkleft.students.formats import stock_class, stock_config, tensor_views, with_vocab_size
 from forkleft.students.loading import load_student, write_sidecar
@@ -87,8 +87,7 @@ def save_student(
             _keep_template(student.tokenizer, folder)
     # Merged as they are written: a second whole model might not fit.
     write_tensors(folder, views, dtype=dtype, shard_bytes=shard_bytes, final=partial(_merged, adapted))
-    text = json.dumps(_with_dtype(fields, dtype), indent=2)
-    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+    write_json(folder / "config.json", _with_dtype(fields, dtype))
     write_sidecar(folder, student)
 
 
@@ -202,14 +201,13 @@ def _keep_template(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     # A tokenizer may have several templates by name; then they are its own.
     if not isinstance(tokenizer.chat_template, str) or tokenizer.chat_template == stored:
         return
-    path.write_text(tokenizer.chat_template, encoding="utf-8")
+    write_text(path, tokenizer.chat_template)
     if fields.pop("chat_template", None) is not None:
-        settings.write_text(json.dumps(fields, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(settings, fields, ensure_ascii=False)
 
 
 def _write_small_files(student: Student, folder: Path) -> None:
     if student.tokenizer is not None:
         student.tokenizer.save_pretrained(folder)
     ends = {"eos_token_id": list(student.vocabulary.stop_ids), "pad_token_id": student.model.config.pad_token_id}
-    text = json.dumps({name: value for name, value in ends.items() if value is not None}, indent=2)
-    (folder / "generation_config.json").write_text(text + "\n", encoding="utf-8")
+    write_json(folder / "generation_config.json", {name: value for name, value in ends.items() if value is not None})

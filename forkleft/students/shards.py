@@ -4,7 +4,6 @@ Nothing is unpickled and nothing is imported: JSON and safetensors are read, eve
 """
 
 import json
-import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -20,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from forkleft.errors import ForkLeftError
+from forkleft.files import replacing
 from forkleft.students.bundled import local_path
 
 _ONE_FILE = "model.safetensors"
@@ -228,35 +228,19 @@ def write_tensors(
     final: makes of a view what is to be written (adapters added), a file at a time so that no second model is held.
     All files are there before the first takes its name; only then do weights of an earlier save go.
     """
-    shards: list[list[str]] = [[]]
-    size = total = 0
-    for name, view in views.items():
-        bytes_ = view.numel() * dtype.itemsize
-        if shards[-1] and size + bytes_ > shard_bytes:
-            shards.append([])
-            size = 0
-        shards[-1].append(name)
-        size, total = size + bytes_, total + bytes_
-    files = [_ONE_FILE]
-    if len(shards) > 1:
-        files = [f"model-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
-    partial = {file: folder / f".{file}.partial" for file in (*files, *([_INDEX] if len(shards) > 1 else []))}
-    try:
-        for file, names in zip(files, shards, strict=True):
-            # Views of one tensor (experts) must not share memory in a file.
+    # Without memory: views of one tensor (experts) share theirs, and would be kept together.
+    shapes = {name: torch.empty(view.shape, dtype=dtype, device="meta") for name, view in views.items()}
+    shards = huggingface_hub.split_torch_state_dict_into_shards(shapes, max_shard_size=shard_bytes)
+    files = [*shards.filename_to_tensors, *([_INDEX] if shards.is_sharded else [])]
+    with replacing(folder / file for file in files) as staged:
+        for file, names in shards.filename_to_tensors.items():
             tensors = {name: final(views[name]).detach().to("cpu", dtype, copy=True).contiguous() for name in names}
-            save_file(tensors, partial[file], metadata={"format": "pt"})
-            make_readable(partial[file])
-        if len(shards) > 1:
-            weight_map = {name: file for file, names in zip(files, shards, strict=True) for name in names}
-            index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-            partial[_INDEX].write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-        for file, path in partial.items():
-            os.replace(path, folder / file)
-    finally:
-        for path in partial.values():
-            path.unlink(missing_ok=True)
-    remove_stale(folder, set(partial))
+            save_file(tensors, staged[folder / file], metadata={"format": "pt"})
+            make_readable(staged[folder / file])
+        if shards.is_sharded:
+            index = {"metadata": shards.metadata, "weight_map": dict(sorted(shards.tensor_to_filename.items()))}
+            staged[folder / _INDEX].write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    remove_stale(folder, files)
 
 
 def make_readable(path: Path) -> None:

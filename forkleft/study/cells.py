@@ -11,9 +11,7 @@ ROOT/cells/DIGEST/cell.json         what it is
                   .lock             held by the process that works on it, and by its commands
 """
 
-import fcntl
 import json
-import os
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -24,6 +22,7 @@ from typing import Any, TextIO
 
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.results import SUMMARY
+from forkleft.files import is_locked, lock, write_json, write_text
 from forkleft.study import timing
 from forkleft.study.grid import Cell, Evaluation
 from forkleft.train import checkpoints
@@ -86,12 +85,12 @@ class CellFolder:
 
     def prepare(self) -> None:
         """Write what the cell is and its recipe. Raises ForkLeftError if they cannot be written."""
-        said = json.dumps(asdict(self.cell), indent=2, ensure_ascii=False) + "\n"
-        write_text(self.path / "cell.json", said)
-        if self.cell.kind in ("train", "answers"):
-            write_text(self.path / "recipe.yaml", recipe_page(self.recipe()))
-        if "chat_template" in self.cell.options:
-            write_text(self.path / _TEMPLATE, self.cell.options["chat_template"])
+        with writing(self.path):
+            write_json(self.path / "cell.json", asdict(self.cell), ensure_ascii=False)
+            if self.cell.kind in ("train", "answers"):
+                write_text(self.path / "recipe.yaml", recipe_page(self.recipe()))
+            if "chat_template" in self.cell.options:
+                write_text(self.path / _TEMPLATE, self.cell.options["chat_template"])
 
     def recipe(self) -> dict[str, Any]:
         """The options of its training, with places on disk."""
@@ -171,17 +170,18 @@ class CellFolder:
 
     def succeed(self, task: Task, seconds: float) -> None:
         """Note that a task ended well."""
-        if task.name == "answers":
-            write_text(self.path / _ANSWERED, "")
-        if not task.resumed:
-            known = timing.read_times(self.path / timing.TIMES)
-            text = json.dumps(known | {task.name: (round(seconds, 1), task.units)})
-            write_text(self.path / timing.TIMES, text + "\n")
-        (self.path / _FAILED).unlink(missing_ok=True)
+        times = self.path / timing.TIMES
+        with writing(self.path):
+            if task.name == "answers":
+                write_text(self.path / _ANSWERED, "")
+            if not task.resumed:
+                write_json(times, timing.read_times(times) | {task.name: (round(seconds, 1), task.units)}, indent=None)
+            (self.path / _FAILED).unlink(missing_ok=True)
 
     def fail(self, failure: Failure) -> None:
         """Note why it is missing."""
-        write_text(self.path / _FAILED, json.dumps(asdict(failure), indent=2) + "\n")
+        with writing(self.path):
+            write_json(self.path / _FAILED, asdict(failure))
 
     def failure(self) -> Failure | None:
         """Why it is missing, if a try failed."""
@@ -191,59 +191,36 @@ class CellFolder:
             return None
 
     def lock(self) -> TextIO | None:
-        """The cell for ourselves, as long as the file is open, here or in a command; None if another has it.
-
-        The system forgets the lock of a process that died, and keeps that of one whose parent died.
-        """
+        """The cell for ourselves, as long as the file is open, here or in a command; None if another has it."""
         with writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
             file = (self.path / _LOCK).open("a")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            return None
-        return file
+        if lock(file, wait=False):
+            return file
+        file.close()
+        return None
 
     def is_running(self) -> bool:
-        """Whether somebody has the lock. A runner that comes in this moment finds it taken, and asks again."""
-        try:
-            with (self.path / _LOCK).open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
-
-
-def write_text(path: Path, text: str) -> None:
-    """A file that is there whole or not at all. Raises ForkLeftError if it cannot be written."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        staged = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            staged.write_text(text, encoding="utf-8")
-            os.replace(staged, path)
-        finally:
-            staged.unlink(missing_ok=True)
+        """Whether somebody has the lock."""
+        return is_locked(self.path / _LOCK)
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Say of a place that cannot be written what to do."""
+def writing(folder: Path) -> Iterator[None]:
+    """Make a folder to write to; if that or what is written within fails, say what to do."""
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
         raise ForkLeftError(
-            f"cannot write to {path}: {error.strerror}; make room or mend it, and start the same command again: what "
+            f"cannot write to {folder}: {error.strerror}; make room or mend it, and start the same command again: what "
             "is finished stays"
         ) from error
 
 
 def _resumable(run: Path) -> bool:
     try:
-        checkpoints.newest_whole(run)
+        # Its files are not read: the training does that, and would do it once more.
+        checkpoints.newest_whole(run, digests=False)
     except ForkLeftError:
         return False
     return True

@@ -1,6 +1,5 @@
 """From the cells on disk to the results of a study."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -10,8 +9,8 @@ import numpy as np
 
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.results import Results, read_results
-from forkleft.files import read_jsonl
-from forkleft.study.cells import ROUTES, CellFolder, write_text
+from forkleft.files import read_jsonl, write_json
+from forkleft.study.cells import ROUTES, CellFolder, writing
 from forkleft.study.grid import Cell, Evaluation, Grid
 from forkleft.study.results import (
     FORMAT,
@@ -34,7 +33,8 @@ STUDY = "study.json"
 def note_study(folder: Path, grid: Grid) -> None:
     """Keep in a study's folder what its cells are, so that its results can be read from them."""
     said = _header(grid) | {"cells": [asdict(cell) for cell in grid.cells.values()]}
-    write_text(folder / STUDY, json.dumps({"format": FORMAT} | said, indent=1, ensure_ascii=False) + "\n")
+    with writing(folder):
+        write_json(folder / STUDY, {"format": FORMAT} | said, indent=1, ensure_ascii=False)
 
 
 def read_noted(folder: Path) -> dict[str, Any] | None:

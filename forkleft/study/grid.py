@@ -5,15 +5,13 @@ are evaluated only, and the teacher's answers. Cells of the same digest are the 
 once. Options that say nothing new (their default), places on disk and evaluations are no part of a digest.
 """
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from forkleft.digests import file_digest
+from forkleft.digests import file_digest, json_digest, text_digest
 from forkleft.errors import ForkLeftError
 from forkleft.students.bundled import local_path
 from forkleft.study.spec import Study, curve_steps
@@ -202,8 +200,7 @@ def _digest(kind: Kind, options: Mapping[str, Any]) -> str:
     extra = {"questions_from": options["questions_from"]} if "questions_from" in options else {}
     said = not_default({name: value for name, value in options.items() if name not in extra})
     contents = {name: _content(str(said[name])) for name in _FILES if name in said}
-    whole = json.dumps({"kind": kind, "options": said, "contents": contents} | extra, sort_keys=True)
-    return hashlib.sha256(whole.encode()).hexdigest()[:_DIGEST]
+    return json_digest({"kind": kind, "options": said, "contents": contents} | extra)[:_DIGEST]
 
 
 @cache
@@ -221,4 +218,4 @@ def _content(name: str) -> str | None:
     files = sorted({file for pattern in _MODEL_FILES for file in path.glob(pattern)}) if path.is_dir() else []
     if not files:
         return None
-    return hashlib.sha256("".join(f"{file.name} {file_digest(file)}\n" for file in files).encode()).hexdigest()
+    return text_digest("".join(f"{file.name} {file_digest(file)}\n" for file in files))

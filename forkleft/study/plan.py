@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 from rich.console import Console
 
+from forkleft.digests import differences
 from forkleft.errors import ForkLeftError
 from forkleft.files import check_writable
+from forkleft.progress import clock_time
 from forkleft.study.cells import CELLS, CellFolder
 from forkleft.study.collect import note_study, read_noted
 from forkleft.study.grid import Cell, Grid, make_grid
@@ -81,7 +82,7 @@ def print_plan(plan: Plan, jobs: int, console: Console) -> None:
         console.print(f"{folder.cell.digest}  {state}", markup=False, highlight=False, soft_wrap=True)
     if left:
         source = f"from {rates.count} measured tasks" if rates.count else "a guess: nothing was measured here yet"
-        told = f"about {timedelta(seconds=round(left / jobs))} with {jobs} at a time ({source})"
+        told = f"about {clock_time(left / jobs)} with {jobs} at a time ({source})"
         console.print(told, markup=False, highlight=False)
 
 
@@ -121,5 +122,4 @@ def _check_same(folder: Path, noted: dict, grid: Grid) -> None:
 
 
 def _differing(old: dict, new: dict) -> str:
-    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    return ", ".join(f"{name} was {old.get(name)!r}, is {new.get(name)!r}" for name in names)
+    return ", ".join(f"{name} was {was!r}, is {now!r}" for name, was, now in differences(old, new))

@@ -1,11 +1,10 @@
 """Progress over a grid: cells done, what runs, and the time left; plain lines where there is no terminal."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from forkleft.progress import Meter, clock_time
 from forkleft.study.cells import CellFolder, Failure, Task
 from forkleft.study.timing import Rates
 
@@ -18,19 +17,15 @@ class GridProgress:
         self.done = 0
         self._elsewhere: set[str] = set()
         self._left = 0.0
-        self._bar: Progress | None = None
+        # Elsewhere the lines below are enough.
+        self._meter = Meter(console, "cells", total, shown=console.is_terminal)
 
     def __enter__(self) -> "GridProgress":
-        if self.console.is_terminal:
-            columns = [TextColumn("cells"), BarColumn(bar_width=16), MofNCompleteColumn()]
-            self._bar = Progress(*columns, TextColumn("{task.fields[now]}"), console=self.console)
-            self._task = self._bar.add_task("cells", total=self.total, now="")
-            self._bar.start()
+        self._meter.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._meter.stop()
 
     def was_there(self) -> None:
         """A cell was made before."""
@@ -65,18 +60,15 @@ class GridProgress:
         """
         left = sum(max(0.0, self._seconds(tasks) - elapsed) for tasks, elapsed in working.values())
         self._left = (left + sum(map(self._seconds, waiting))) / self.jobs
-        if self._bar is not None:
-            now = f"{self._time_left()} left  {', '.join(working)}"
-            self._bar.update(self._task, completed=self.done, now=now)
+        self._meter.move(self.done)
+        self._meter.expect(self._left)
+        self._meter.tell(", ".join(working))
 
     def _seconds(self, tasks: Iterable[Task]) -> float:
         return sum(self.rates.seconds(task.name, task.units) for task in tasks)
 
-    def _time_left(self) -> timedelta:
-        return timedelta(seconds=round(self._left))
-
     def _line(self, text: str, style: str | None = None) -> None:
         text = f"[{self.done}/{self.total}] {text}"
         if self.done < self.total and self._left:
-            text += f"; about {self._time_left()} left"
+            text += f"; about {clock_time(self._left)} left"
         self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

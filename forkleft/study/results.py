@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from forkleft.errors import ForkLeftError
+from forkleft.files import write_text
 from forkleft.objective.routes import Route
-from forkleft.study.cells import write_text
+from forkleft.study.cells import writing
 from forkleft.study.effects import Clusters, Verdicts
 from forkleft.study.grid import Kind, Place
 
@@ -169,7 +170,9 @@ def save_results(path: Path, results: StudyResults) -> None:
             "cells": {name: _compact(cell) for name, cell in results.cells.items()},
         }
     )
-    write_text(path, "{\n" + ",\n".join(f'"{name}": {_lines(value)}' for name, value in said.items()) + "\n}\n")
+    text = "{\n" + ",\n".join(f'"{name}": {_lines(value)}' for name, value in said.items()) + "\n}\n"
+    with writing(path.parent):
+        write_text(path, text)
 
 
 def _lines(value: Any) -> str:

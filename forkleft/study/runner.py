@@ -58,7 +58,7 @@ class _Runner:
         threads = str(max(1, (os.cpu_count() or 1) // jobs))
         self.environment = os.environ | dict.fromkeys(_THREADS, threads) | {"TOKENIZERS_PARALLELISM": "false"}
         self.waiting = {digest: CellFolder(root, cell) for digest, cell in cells.items()}
-        # Looked at once, for the time left: to see whether a checkpoint is whole may mean to read gigabytes.
+        # Looked at once, for the time left.
         self.tasks = {digest: folder.tasks() for digest, folder in self.waiting.items()}
         self.working: dict[str, _Work] = {}
         self.failures: dict[str, Failure] = {}

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, check_choice
 from forkleft.evaluate.benchmarks import BENCHMARKS
 from forkleft.evaluate.protocols import Settings
 from forkleft.lab.benchmarks import LAB_BENCHMARKS
@@ -245,8 +245,7 @@ def _source(path: Path, arm: str, said: Any, arms: Mapping[str, Any]) -> Source 
     if not isinstance(said, Mapping) or set(said) != {"arm", "route"}:
         raise ForkLeftError(f"{where}: expected {{arm: NAME, route: LEFTOPD}}, found {said!r:.60}")
     _check_names(f"{where}: there is no arm", [said["arm"]], arms)
-    if said["route"] not in list(Route):
-        raise ForkLeftError(f"{where}: route must be one of {', '.join(Route)}, found {said['route']!r}")
+    check_choice(f"{where}: route", said["route"], Route)
     if said["arm"] == arm or (arms[said["arm"]] or {}).get("questions_from"):
         raise ForkLeftError(f"{where}: expected an arm that trains on all questions, found {said['arm']!r}")
     return Source(said["arm"], said["route"])

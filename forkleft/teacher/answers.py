@@ -5,17 +5,17 @@ line, each with a checksum over its key and answer. It is only ever appended to,
 share it; a line that was torn by a crash or damaged on disk is not trusted, and its answer is asked for again.
 """
 
-import fcntl
-import hashlib
 import json
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from forkleft.digests import json_digest
 from forkleft.errors import ForkLeftError
+from forkleft.files import flush, lock, read_appended
 from forkleft.prompts import Message
 
 Keep = Callable[[int, "Answer"], None]
@@ -80,7 +80,7 @@ class AnswerCache:
 
     def _append(self, answers: dict[str, Answer]) -> None:
         with self.path.open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock(file)
             self._read()
             new = {key: answer for key, answer in answers.items() if key not in self._known}
             end = file.seek(0, os.SEEK_END)
@@ -88,16 +88,15 @@ class AnswerCache:
             torn = end > 0 and file.seek(end - 1) >= 0 and file.read(1) != b"\n"
             file.write(b"\n" * torn + b"".join(_line(key, answer) for key, answer in new.items()))
             file.flush()
-            os.fsync(file.fileno())
+            flush(self.path)
             self._known |= new
 
     def _read(self) -> None:
         """Take in the whole lines behind those that were read before."""
-        with self.path.open("rb") as file:
-            file.seek(self._read_to)
-            while (line := file.readline()).endswith(b"\n"):
+        for line, record in read_appended(self.path, self._read_to):
+            if line.endswith(b"\n"):
                 self._read_to += len(line)
-                self._known |= _parsed(line)
+                self._known |= _trusted(record)
 
 
 def _line(key: str, answer: Answer) -> bytes:
@@ -105,25 +104,24 @@ def _line(key: str, answer: Answer) -> bytes:
     return json.dumps(record | {"sum": _checksum(record)}).encode() + b"\n"
 
 
-def _parsed(line: bytes) -> dict[str, Answer]:
+def _trusted(record: dict[str, Any] | None) -> dict[str, Answer]:
     """The key and answer of a line; nothing, if it is not as it was written."""
+    if record is None or record.pop("sum", None) != _checksum(record):
+        return {}
     try:
-        record = json.loads(line)
-        if record.pop("sum") != _checksum(record):
-            return {}
         return {record.pop("key"): Answer(**record)}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError):
         return {}
 
 
-def _checksum(record: dict) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
+def _checksum(record: dict[str, Any]) -> str:
+    return json_digest(record)[:16]
 
 
 def answer_key(identity: str, messages: Sequence[Message], max_new_tokens: int) -> str:
     """The digest under which an answer is kept."""
     asked = {"teacher": identity, "messages": list(messages), "max_new_tokens": max_new_tokens, "decoding": "greedy"}
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    return json_digest(asked)
 
 
 def cached_answers(

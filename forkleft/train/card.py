@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
+from huggingface_hub import ModelCardData
 from transformers import TrainerState
 from transformers.trainer_utils import SchedulerType
 
@@ -49,7 +49,7 @@ def model_card(
         for name, model in ((source, student.model), (teacher.model.config.name_or_path or "", teacher.model))
     )
     header = {"library_name": "forkleft", "tags": [*_TAGS, *tags], "base_model": _public_name(source)}
-    header |= {name: value for name, value in (metadata or {}).items() if value is not None}
+    header |= {name: value for name, value in (metadata or {}).items() if value}
     schedule = SchedulerType(config.lr_scheduler_type).value
     batch = config.train_batch_size * config.gradient_accumulation_steps * config.world_size
     values = {
@@ -71,7 +71,8 @@ def model_card(
     return "\n".join(
         [
             "---",
-            yaml.safe_dump({name: value for name, value in header.items() if value}, allow_unicode=True) + "---",
+            ModelCardData(**header).to_yaml(),
+            "---",
             "",
             "# A diffusion language model trained with ForkLeft",
             "",

@@ -6,7 +6,6 @@ not match its manifest is not taken either.
 """
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Collection
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from forkleft.digests import file_digest
 from forkleft.errors import ForkLeftError
+from forkleft.files import flush, write_json
 from forkleft.students.shards import remove_stale
 
 MANIFEST = "manifest.json"
@@ -27,14 +27,14 @@ def publish(staged: Path, final: Path) -> None:
     files = sorted(path for path in staged.rglob("*") if path.is_file() and path.name != MANIFEST)
     digests = {str(path.relative_to(staged)): file_digest(path) for path in files}
     manifest = staged / MANIFEST
-    manifest.write_text(json.dumps(digests, indent=2) + "\n", encoding="utf-8")
-    for path in [*files, manifest, staged]:
-        _flush(path)
+    write_json(manifest, digests)
+    for path in [*files, staged]:
+        flush(path)
     if final.exists():
         # From a run that was resumed from an earlier checkpoint; what is written now is the same, or newer.
         shutil.rmtree(final)
     staged.rename(final)
-    _flush(final.parent)
+    flush(final.parent)
 
 
 def move_files(staged: Path, final: Path) -> None:
@@ -44,7 +44,7 @@ def move_files(staged: Path, final: Path) -> None:
     """
     names = {path.name for path in staged.iterdir()}
     for path in staged.iterdir():
-        _flush(path)
+        flush(path)
         path.replace(final / path.name)
     remove_stale(final, names)
     staged.rmdir()
@@ -103,11 +103,3 @@ def rotate(output: Path, limit: int | None, *, best: str | None, kept: Collectio
     excess = 0 if not limit else len(counted) - limit
     for path in removable[: max(0, excess)]:
         shutil.rmtree(path)
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -11,19 +11,16 @@ from transformers import TrainingArguments
 from transformers.integrations import get_available_reporting_integrations, get_reporting_integration_callbacks
 from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, check_choice, check_count
 from forkleft.objective.supervision import ObjectiveSettings
-from forkleft.rollout.decoding import DECODINGS
-from forkleft.rollout.orders import ORDERS
+from forkleft.rollout.decoding import check_decoding
+from forkleft.rollout.orders import ORDERS, check_writing
 from forkleft.verify import LETTERS, Verifier
 
 NO_BF16 = "bf16: true asks for a GPU that computes in bfloat16, and there is none here"
-# The least that an option may be. Transformers lets most of these through, to fail once the models are loaded.
-_LEAST = {
-    **dict.fromkeys(("passes", "rollout_batch_size", "teacher_max_new_tokens"), 1),
-    **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps"), 1),
-    **dict.fromkeys(("trace_steps", "learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm"), 0),
-}
+# Transformers lets most of these through, to fail once the models are loaded.
+_COUNTS = ("rollout_batch_size", "teacher_max_new_tokens", "per_device_train_batch_size", "gradient_accumulation_steps")
+_NOT_NEGATIVE = ("trace_steps", "learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm")
 
 
 def _option(default: Any, text: str) -> Any:
@@ -65,23 +62,28 @@ class ForkLeftConfig(TrainingArguments):
     )
     letters: str = _option(LETTERS, "What the verifier choice may find chosen: the letters that the questions offer.")
     supervision: str = _option(
-        "routed",
+        ObjectiveSettings.supervision,
         "routed: by the two verdicts (the method). opd, sft, sft+opd, mix: every question alike, for comparison.",
     )
     view: str = _option(
-        "prefix", "How the student is read against the teacher: prefix (the method), target_masked (the B view)."
+        ObjectiveSettings.view,
+        "How the student is read against the teacher: prefix (the method), target_masked (the B view).",
     )
     geometry: str = _option(
-        "truncated", "The prefix readout: truncated (prefix and one mask), canvas (masks to the end of the block)."
+        ObjectiveSettings.geometry,
+        "The prefix readout: truncated (prefix and one mask), canvas (masks to the end of the block).",
     )
-    read_attention: str = _option("native", "Attention in the prefix readout: native, or full.")
-    rho: float = _option(0.25, "ρ: share of a response's positions that are supervised.")
-    mu: float = _option(0.1, "μ: nats by which two contrasts must differ to be ranked.")
-    delta: float = _option(0.1, "δ: margin of the ranking loss.")
-    rank_weight: float = _option(0.1, "λ: weight of the ranking loss.")
-    alpha: float = _option(0.5, "α: weight of the teacher's distribution in the mixture (supervision mix).")
+    read_attention: str = _option(ObjectiveSettings.attention, "Attention in the prefix readout: native, or full.")
+    rho: float = _option(ObjectiveSettings.rho, "ρ: share of a response's positions that are supervised.")
+    mu: float = _option(ObjectiveSettings.mu, "μ: nats by which two contrasts must differ to be ranked.")
+    delta: float = _option(ObjectiveSettings.delta, "δ: margin of the ranking loss.")
+    rank_weight: float = _option(ObjectiveSettings.rank_weight, "λ: weight of the ranking loss.")
+    alpha: float = _option(
+        ObjectiveSettings.alpha, "α: weight of the teacher's distribution in the mixture (supervision mix)."
+    )
     merge_stops: bool = _option(
-        False, "Count all stop ids as one event in the KL, where student and teacher name EOS differently."
+        ObjectiveSettings.merge_stops,
+        "Count all stop ids as one event in the KL, where student and teacher name EOS differently.",
     )
 
     # Data.
@@ -153,15 +155,10 @@ class ForkLeftConfig(TrainingArguments):
             self.data_seed = self.seed
         self.objective_settings()
         self.named_verifier()
-        choices = {
-            "rollout_order": tuple(ORDERS),
-            "eval_decoding": DECODINGS,
-            "long_prompts": ("refuse", "skip"),
-            "train_sampling_strategy": ("random", "sequential"),
-        }
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ForkLeftError(f"{name} must be one of {', '.join(known)}, found {getattr(self, name)!r}")
+        check_choice("rollout_order", self.rollout_order, ORDERS)
+        check_decoding(self.eval_decoding, "eval_decoding")
+        check_choice("long_prompts", self.long_prompts, ("refuse", "skip"))
+        check_choice("train_sampling_strategy", self.train_sampling_strategy, ("random", "sequential"))
         self._check_numbers()
         _check_trackers(self.report_to if isinstance(self.report_to, list) else [])
         if self.remove_unused_columns:
@@ -177,11 +174,13 @@ class ForkLeftConfig(TrainingArguments):
             self._divide_update(self.questions_per_update)
 
     def _check_numbers(self) -> None:
-        for name, least in _LEAST.items():
+        check_writing(passes=self.passes)
+        for name in _COUNTS:
+            check_count(name, getattr(self, name))
+        for name in _NOT_NEGATIVE:
             value = getattr(self, name)
-            if not (value >= least and math.isfinite(value)):
-                wanted = f"be at least {least}" if least else "not be negative"
-                raise ForkLeftError(f"{name} must {wanted}, found {value}")
+            if not (value >= 0 and math.isfinite(value)):
+                raise ForkLeftError(f"{name} must not be negative, found {value}")
         for name in ("adam_beta1", "adam_beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ForkLeftError(f"{name} must be at least 0 and below 1, found {getattr(self, name)}")

@@ -4,7 +4,6 @@ A row has a `question` (or `messages`, for system prompts and longer conversatio
 `solution` and an `id`. Real sets have gaps: a blank solution is none, and a row with a blank answer is left out.
 """
 
-import hashlib
 import json
 import logging
 import re
@@ -13,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from forkleft.errors import ForkLeftError
+from forkleft.digests import json_digest
+from forkleft.errors import ForkLeftError, check_choice
 from forkleft.files import read_jsonl
 from forkleft.objective.routes import Route
 from forkleft.prompts import Message
@@ -96,8 +96,7 @@ def read_ids(path: str | Path, route: str | None = None) -> list[str]:
         expected = "expected train_route, one of " + ", ".join(Route) if visited else "a train_route has no meaning"
         raise ForkLeftError(f"{path}: {expected}; it says which ids to take from the routes.jsonl of a run")
     if visited:
-        if route not in list(Route):
-            raise ForkLeftError(f"train_route must be one of {', '.join(Route)}, found {route!r}")
+        check_choice("train_route", route, Route)
         first: dict[str, str] = {}
         for where, row in read_jsonl(path):
             if not {"ids", "routes"} <= row.keys() or len(row["ids"]) != len(row["routes"]):
@@ -187,4 +186,4 @@ def _marked(example: Example, template: str) -> Example:
 
 
 def _digest(messages: Sequence[Message], answer: str) -> str:
-    return hashlib.sha256(json.dumps([list(messages), answer], sort_keys=True).encode()).hexdigest()[:16]
+    return json_digest([list(messages), answer])[:16]

@@ -1,6 +1,5 @@
 """The output folder of a run: no two runs write to it at a time, and none over the files of another."""
 
-import fcntl
 import json
 import os
 import socket
@@ -13,7 +12,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
 from forkleft.errors import ForkLeftError
-from forkleft.files import check_writable, told_of
+from forkleft.files import check_writable, lock, told_of, write_json
 from forkleft.train.checkpoints import steps
 
 # What decides a run (`resume.py`), beside its files and in every checkpoint.
@@ -37,9 +36,8 @@ class RunFolder:
     def held(self) -> Iterator[None]:
         """Keep other runs out as long as the block runs; within another such block of the same object, nothing more.
 
-        Of several processes the main one holds the folder, and the others are told. The lock is the system's, which
-        frees it when a process ends, however that comes about. Raises ForkLeftError, in all processes, if another run
-        holds the folder, or it cannot be written to.
+        Of several processes the main one holds the folder, and the others are told. Raises ForkLeftError, in all
+        processes, if another run holds the folder, or it cannot be written to.
         """
         if self._is_held:
             yield
@@ -106,7 +104,7 @@ def read_run(folder: Path) -> dict[str, Any] | None:
 
 def write_run(folder: Path, run: Mapping[str, Any]) -> None:
     """Note what decides a run."""
-    (folder / RUN_FILE).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / RUN_FILE, run)
 
 
 def in_main_process(find: Callable[[], Any]) -> Any:
@@ -132,14 +130,12 @@ def _locked(folder: Path) -> Iterator[None]:
         with told_of(folder, _OPTION):
             folder.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context((folder / LOCK_FILE).open("a+", encoding="utf-8"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not lock(file, wait=False):
                 file.seek(0)
                 who = file.read().strip()
                 raise ForkLeftError(
                     f"another run is writing to {folder}{who and f' ({who})'}; wait for it to end, or {_OTHER_FOLDER}"
-                ) from None
+                )
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
             file.flush()

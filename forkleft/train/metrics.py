@@ -1,7 +1,6 @@
 """What is logged of an update: numbers from the outcomes of its questions, and the file that keeps them."""
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from forkleft.errors import ForkLeftError
+from forkleft.files import flush, read_appended, write_bytes
 from forkleft.objective.routes import Route
 from forkleft.objective.update import Outcome
 
@@ -66,12 +66,10 @@ class StepFile:
 
     def begin(self, step: int) -> None:
         """Forget what lies behind `step`: it will be logged again."""
-        lines = [] if step == 0 or not self.path.exists() else self.path.read_text(encoding="utf-8").splitlines()
-        kept = [line for line in lines if (found := _parsed(line)) is not None and found["step"] <= step]
+        rows = read_appended(self.path) if step > 0 and self.path.exists() else ()
+        kept = [line for line, row in rows if row is not None and row["step"] <= step]
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        staged = self.path.with_suffix(".staged")
-        staged.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        os.replace(staged, self.path)
+        write_bytes(self.path, b"".join(kept))
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row, which has a `step`."""
@@ -87,13 +85,4 @@ class StepFile:
     def flush(self) -> None:
         """Have the rows on disk before a checkpoint is that relies on them."""
         if self.path.exists():
-            with self.path.open("rb") as file:
-                os.fsync(file.fileno())
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    """A row, or None for a line that a crash has torn."""
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
+            flush(self.path)

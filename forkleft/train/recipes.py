@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from transformers import TrainingArguments
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, check_count
 from forkleft.files import missing_yaml
 from forkleft.prompts import read_template
 from forkleft.train.config import NO_BF16, ForkLeftConfig, can_bf16
@@ -91,8 +91,7 @@ class Recipe:
     def __post_init__(self) -> None:
         """Check what bounds the requests to a server."""
         for name in ("answers_attempts", "answers_concurrency"):
-            if getattr(self, name) < 1:
-                raise ForkLeftError(f"{name} must be at least 1, found {getattr(self, name)}")
+            check_count(name, getattr(self, name))
         if not self.answers_timeout > 0:
             raise ForkLeftError(f"answers_timeout must be more than 0 seconds, found {self.answers_timeout}")
 

@@ -1,8 +1,7 @@
 """Whether a checkpoint may be resumed: it must belong to the same run, and hold all that the run needs to go on."""
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
-from forkleft.digests import fingerprint
+from forkleft.digests import differences, fingerprint, json_digest, text_digest
 from forkleft.errors import ForkLeftError
 from forkleft.students.student import Student
 from forkleft.train import checkpoints
@@ -61,16 +60,14 @@ def decisive_options(args: ForkLeftConfig) -> dict[str, Any]:
 
 def decisive_data(student: Student, examples: Sequence[Example]) -> dict[str, Any]:
     """What decides it of the data and of the student, but for its weights."""
-    template = str(student.text_tokenizer.chat_template).encode()
     named = ("id", "messages", "answer", "reference")
     rows = [{name: getattr(example, name) for name in named} for example in examples]
-    questions = json.dumps(rows, sort_keys=True).encode()
     return _as_json(
         {
             "family": asdict(student.family),
-            "chat_template": hashlib.sha256(template).hexdigest(),
+            "chat_template": text_digest(str(student.text_tokenizer.chat_template)),
             "stop_ids": student.vocabulary.stop_ids,
-            "questions": hashlib.sha256(questions).hexdigest(),
+            "questions": json_digest(rows),
         }
     )
 
@@ -121,7 +118,7 @@ def check_resumable(folder: Path, ours: Mapping[str, Any], *, in_part: bool = Fa
     theirs = {name: value for name, value in _as_of_today(read_run(folder) or {}).items() if name != LENGTHENED}
     if in_part:
         theirs = {name: value for name, value in theirs.items() if name in ours}
-    differing = list(_differing(theirs, ours))
+    differing = list(differences(theirs, ours))
     longer = [change for change in differing if _is_longer(theirs, ours, *change)]
     if others := [change for change in differing if change not in longer]:
         told = "; ".join(f"{name} was {was!r}, is {now!r}" for name, was, now in others)
@@ -173,13 +170,3 @@ def _as_of_today(run: dict[str, Any]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """What JSON has no notation for. Sets are sorted: the order of strings in a set is another in every process."""
     return sorted(value, key=str) if isinstance(value, set | frozenset) else str(value)
-
-
-def _differing(theirs: Mapping[str, Any], ours: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Name, old and new value of all that differs; of dictionaries in both, only the differing entries."""
-    for name in {**ours, **theirs}:
-        was, now = theirs.get(name), ours.get(name)
-        if isinstance(was, dict) and isinstance(now, dict):
-            yield from _differing(was, now, f"{within}{name}.")
-        elif was != now:
-            yield f"{within}{name}", was, now

@@ -8,38 +8,30 @@ written to the output folder itself.
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import upload_folder
 from safetensors import SafetensorError
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import HubStrategy, SchedulerType
-from transformers.utils import PushInProgress
+from transformers.trainer_utils import SchedulerType
 
 from forkleft.errors import ForkLeftError
 from forkleft.train import checkpoints
 from forkleft.train.config import ForkLeftConfig, check_steps
-from forkleft.train.folders import LOCK_FILE, RUN_FILE, RunFolder, in_main_process, read_run, write_run
+from forkleft.train.folders import RunFolder, in_main_process, read_run, write_run
+from forkleft.train.hub import UploadingTrainer
 from forkleft.train.metrics import StepFile
 from forkleft.train.resume import LENGTHENED, check_resumable, find_checkpoint
 
 _LOG = logging.getLogger(__name__)
 # What saving raises where the disk is full or a file cannot be written.
 _WRITE_ERRORS = (OSError, SafetensorError, RuntimeError)
-# What an upload of the model leaves out: the state to resume from, and questions and answers, which may not be ours to
-# publish.
-_NOT_THE_MODEL = (
-    *("_*", "checkpoint-*", "optimizer*", "scheduler*", "scaler*", "rng_state*", "pytorch_model_fsdp*"),
-    *("trainer_state.json", "traces.jsonl", "routes.jsonl", RUN_FILE, LOCK_FILE, checkpoints.MANIFEST),
-    TRAINING_ARGS_NAME,
-)
 # Where Transformers warns that options are not those of the checkpoint, and how the warning begins.
 _COMPARER, _OTHER_ARGUMENTS = "transformers.trainer_utils", "Warning: The following arguments do not match"
 
@@ -60,7 +52,7 @@ class _AtSteps(TrainerCallback):
         control.should_evaluate |= state.global_step in (args.eval_at or ())
 
 
-class SavingTrainer(Trainer):
+class SavingTrainer(UploadingTrainer):
     """The saving half of `ForkLeftTrainer`.
 
     A subclass says what decides its run (`_decisive`), writes the final model (`_write_final`) and its card
@@ -89,6 +81,8 @@ class SavingTrainer(Trainer):
         self.metrics_file, self.traces_file = StepFile(output / "metrics.jsonl"), StepFile(output / "traces.jsonl")
         self.routes_file = StepFile(output / "routes.jsonl")
         self._saving_to: Path | None = None
+        # Names of checkpoints whose files were read or written here: to digest gigabytes once is enough.
+        self._known_whole: set[str] = set()
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *others: Any, **settings: Any) -> Any:
         """As in Transformers, but `True` resumes from the newest *whole* checkpoint; ends by saving the model.
@@ -97,7 +91,10 @@ class SavingTrainer(Trainer):
         files of another run, or if another run is writing there.
         """
         with self.folder.held():
-            checkpoint, step = in_main_process(partial(self._begin, resume_from_checkpoint))
+            checkpoint, step = in_main_process(partial(self._found, resume_from_checkpoint))
+            # Another process may still be reading what goes: a student that was loaded from a later checkpoint.
+            self.accelerator.wait_for_everyone()
+            in_main_process(partial(self._make_ready, step))
             first_evaluation = self.args.eval_on_start
             # The run was evaluated when it started; that it goes on is no other start.
             self.args.eval_on_start = first_evaluation and step == 0
@@ -112,18 +109,17 @@ class SavingTrainer(Trainer):
                 self.create_model_card()
             return result
 
-    def _begin(self, resume: str | bool | None) -> tuple[str | None, int]:
-        """The checkpoint to go on from and its step, or None and 0 for a run that starts.
-
-        The folder is made ready: it says which run this is, and what lies behind the step is removed.
-        """
-        output = self.folder.path
+    def _found(self, resume: str | bool | None) -> tuple[str | None, int]:
+        """The checkpoint to go on from and its step, or None and 0 for a run that starts."""
         if resume:
-            checkpoint, step = self._resumed(resume)
-        else:
-            own = [file.path.name for file in (self.metrics_file, self.routes_file, self.traces_file) if file.written]
-            self.folder.check_new(self._decisive, own=own)
-            checkpoint, step = None, 0
+            return self._resumed(resume)
+        own = [file.path.name for file in (self.metrics_file, self.routes_file, self.traces_file) if file.written]
+        self.folder.check_new(self._decisive, own=own)
+        return None, 0
+
+    def _make_ready(self, step: int) -> None:
+        """Let the folder say which run this is, and remove what lies behind the step that it goes on from."""
+        output = self.folder.path
         shutil.rmtree(output / checkpoints.STAGING, ignore_errors=True)
         for later, folder in checkpoints.steps(output).items():
             # Of the same run, and written again on the way; left there, they would win at the next resume.
@@ -134,11 +130,11 @@ class SavingTrainer(Trainer):
         self.routes_file.begin(step)
         if self.args.trace_steps:
             self.traces_file.begin(step)
-        return checkpoint, step
 
     def _resumed(self, resume: str | bool) -> tuple[str, int]:
         output = self.folder.path
         checkpoint = find_checkpoint(output, resume)
+        self._known_whole.add(checkpoint.name)
         other_course = check_resumable(checkpoint, self._decisive)
         state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
         step = state["global_step"]
@@ -222,6 +218,7 @@ class SavingTrainer(Trainer):
                 self.metrics_file.flush()
                 self.routes_file.flush()
                 checkpoints.publish(staging / name, output / name)
+                self._known_whole.add(name)
             staging.rmdir()
             if self.args.push_to_hub and self.args.save_total_limit:
                 # A checkpoint is not removed while it is read.
@@ -234,7 +231,7 @@ class SavingTrainer(Trainer):
             )
         self.accelerator.wait_for_everyone()
         if self.args.push_to_hub:
-            self._upload_checkpoint(output / name)
+            self.upload_checkpoint(output / name)
 
     @contextmanager
     def _staged(self, staging: Path) -> Iterator[None]:
@@ -246,8 +243,8 @@ class SavingTrainer(Trainer):
             # What is half written would keep the disk full.
             shutil.rmtree(staging, ignore_errors=True)
             found = reversed(checkpoints.steps(staging.parent).values())
-            whole = next((folder.name for folder in found if checkpoints.fault(folder) is None), None)
-            kept = f"{whole} is whole: make room, and resume from it" if whole else "make room, and start again"
+            last = next((folder.name for folder in found if checkpoints.fault(folder, digests=False) is None), None)
+            kept = f"{last} is there: make room, and resume from it" if last else "make room, and start again"
             raise ForkLeftError(f"could not save to {staging.parent} ({error}); {kept}") from error
         finally:
             self._saving_to = None
@@ -259,8 +256,9 @@ class SavingTrainer(Trainer):
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def _load_best_model(self) -> None:
-        if self.state.best_model_checkpoint is not None:
-            checkpoints.check_whole(Path(self.state.best_model_checkpoint))
+        if (found := self.state.best_model_checkpoint) is not None:
+            best = Path(found)
+            in_main_process(lambda: checkpoints.check_whole(best, digests=best.name not in self._known_whole))
         super()._load_best_model()
 
     # The final model.
@@ -283,83 +281,6 @@ class SavingTrainer(Trainer):
         self.accelerator.wait_for_everyone()
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save")
-
-    # Uploads. Transformers' own would write the model in another format over the final one, from files that are staged,
-    # and publish the questions and answers that lie beside it.
-
-    def push_to_hub(
-        self,
-        commit_message: str | None = "End of training",
-        blocking: bool = True,
-        token: str | None = None,
-        revision: str | None = None,
-        **settings: Any,
-    ) -> Any:
-        """Save the model, write its card (`settings` are for that), and upload both.
-
-        The commit, or if it is not waited for, its future; None in all processes but the main one.
-        """
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        if self.hub_model_id is None:
-            self.init_hf_repo(token=token)
-        self.save_model(_internal_call=True)
-        self.create_model_card(**settings)
-        if not self.is_world_process_zero():
-            return None
-        self._finish_current_push()
-        return self._upload(
-            self.args.output_path,
-            commit_message,
-            leave_out=[*_NOT_THE_MODEL, self.args.answer_file.name],
-            run_as_future=not blocking,
-            token=token,
-            revision=revision,
-            # Weights that were uploaded on the way and are cut into other files now.
-            delete_patterns=["*.safetensors", "*.safetensors.index.json"],
-        )
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Nothing yet: when Transformers calls this, the checkpoint is staged and has not its name."""
-
-    def _upload_checkpoint(self, folder: Path) -> None:
-        """The model of a checkpoint, and if the strategy is to, the checkpoint itself, in the background."""
-        strategy = self.args.hub_strategy
-        running: Any = self.push_in_progress
-        if not self.is_world_process_zero() or strategy == HubStrategy.END:
-            return
-        if not self.args.hub_always_push and running is not None and not running.is_done():
-            return
-        self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        told = f"Training in progress, step {self.state.global_step}"
-        jobs = [self._upload(folder, told, leave_out=_NOT_THE_MODEL, run_as_future=True)]
-        if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
-            place = "last-checkpoint" if strategy == HubStrategy.CHECKPOINT else folder.name
-            jobs.append(self._upload(folder, f"{told}, checkpoint", path_in_repo=place, run_as_future=True))
-        if running is None or running.is_done():
-            # As Transformers does, which declares one job, and none at the start.
-            self.push_in_progress = PushInProgress(jobs)  # type: ignore[arg-type, assignment]
-        else:
-            running.jobs.extend(jobs)
-
-    def _upload(
-        self,
-        folder: Path,
-        message: str | None,
-        *,
-        leave_out: Sequence[str] = (),
-        token: str | None = None,
-        revision: str | None = None,
-        **settings: Any,
-    ) -> Any:
-        return upload_folder(
-            repo_id=self.hub_model_id or "",
-            folder_path=str(folder),
-            commit_message=message,
-            ignore_patterns=list(leave_out),
-            token=token or self.args.hub_token,
-            revision=revision or self.args.hub_revision,
-            **settings,
-        )
 
 
 def _is_no_comparison(record: logging.LogRecord) -> bool:

@@ -24,6 +24,7 @@ from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from forkleft.errors import ForkLeftError
+from forkleft.files import write_text
 from forkleft.objective.supervision import Lesson
 from forkleft.objective.update import Outcome, update_loss
 from forkleft.rollout import Writer, decoding_of, generate, write
@@ -374,7 +375,7 @@ class ForkLeftTrainer(SavingTrainer):
             tags=tags,
             metadata=metadata,
         )
-        (self.args.output_path / "README.md").write_text(page, encoding="utf-8")
+        write_text(self.args.output_path / "README.md", page)
 
     @cached_property
     def _decisive(self) -> dict[str, Any]:

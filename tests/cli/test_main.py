@@ -353,7 +353,7 @@ def test_evaluations_that_cannot_be(capsys, words, message):
     [
         (["--output", "afile"], "cannot write to afile/lab-chain-2: Not a directory; name another (--output)"),
         (["--output", "taken"], "expected a folder to write to, found a file: taken/lab-choice-2; name another"),
-        (["--samples", "0"], "samples must be at least 1, found 0"),
+        (["--samples", "0"], "samples must be a whole number of at least 1, found 0"),
         (["--threshold", "7"], "threshold is a probability: expected 0 to 1, found 7.0"),
         (["--limit", "0"], "limit must be at least 1 item, found 0"),
         (["--temperature", "-1"], "temperature must be 0 (the likeliest token) or more, found -1.0"),

@@ -214,8 +214,8 @@ def test_all_but_the_weights_the_items_and_the_seed_is_compared(tmp_path):
             )
     assert compare_results(tmp_path / "a", tmp_path / "b").notes == (
         "sums, words: model.dtype is float32 in A and bfloat16 in B",
-        "sums, words: versions.torch is 2.8 in A and 2.9 in B",
         "sums, words: passes is None in A and 4 in B",
+        "sums, words: versions.torch is 2.8 in A and 2.9 in B",
     )
 
 

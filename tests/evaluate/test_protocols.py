@@ -212,7 +212,7 @@ def test_letters_without_a_finite_score_are_no_answer(number):
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"samples": 0, "temperature": 1.0}, "samples must be at least 1, found 0"),
+        ({"samples": 0, "temperature": 1.0}, "samples must be a whole number of at least 1, found 0"),
         ({"samples": 4}, "4 times the same response"),
         ({"temperature": -1.0}, "temperature"),
         ({"top_p": 0.0}, "top_p"),

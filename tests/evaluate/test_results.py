@@ -118,7 +118,7 @@ def test_records_are_not_read_while_another_process_merges_them(tmp_path):
     assert list(found) == [("a", 0), ("b", 0)]
 
 
-@pytest.mark.parametrize("name", [".lock", ".configuration.json", "records.part-0.jsonl"])
+@pytest.mark.parametrize("name", [".lock", "configuration.json", "records.part-0.jsonl"])
 def test_a_folder_that_cannot_be_used(tmp_path, name):
     # Not by permissions: they do not hold for root.
     (tmp_path / name).mkdir()

@@ -9,7 +9,7 @@ import yaml
 from studies import study_file
 
 from forkleft.errors import ForkLeftError
-from forkleft.study.cells import CellFolder, Failure, Task, write_text
+from forkleft.study.cells import CellFolder, Failure, Task
 from forkleft.study.grid import make_grid
 from forkleft.study.spec import read_study
 from forkleft.train import checkpoints
@@ -146,15 +146,14 @@ def test_a_cell_is_worked_on_by_one_and_a_dead_process_leaves_no_lock(tmp_path):
 
 
 def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path, monkeypatch):
-    path = tmp_path / "times.json"
-    write_text(path, "old")
+    folder = folders(tmp_path, tmp_path / "root")["L-high, seed 1"]
+    folder.fail(Failure("old", "forkleft train"))
 
     def full(*arguments, **settings):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_text", full)
-    with pytest.raises(
-        ForkLeftError, match=r"times.json: No space left on device; make room .* what is finished stays"
-    ):
-        write_text(path, "new")
-    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("times.json", "old")]
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    with pytest.raises(ForkLeftError, match=r"cannot write to .*: No space left on device; make room .* what is fin"):
+        folder.fail(Failure("new", "forkleft train"))
+    assert folder.failure() == Failure("old", "forkleft train")
+    assert [one.name for one in folder.path.iterdir()] == ["failed.json"]

@@ -136,3 +136,12 @@ def test_a_full_disk_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ForkLeftError, match=r"cannot keep answers in .*answers.jsonl: No space left on device; make"):
         cache.put({"k": Answer("1", True)})
+
+
+def test_keys_and_lines_stay_what_they_were(tmp_path):
+    """Else the answers on users' disks would be asked for again."""
+    key = answer_key("teacher", [{"role": "user", "content": "1+1?"}], 64)
+    assert key == "ddb09374eafc6fd386c8e06785670e7e7f3356d447e74c6645dafebbc17b574d"
+    AnswerCache(tmp_path / "cache").put({"k": Answer("zwölf", True)})
+    line = b'{"key": "k", "text": "zw\\u00f6lf", "stopped": true, "sum": "fa3c5769dd5c8f70"}\n'
+    assert (tmp_path / "cache").read_bytes() == line

@@ -29,6 +29,9 @@ def test_messages_are_taken_as_they_are():
 def test_rows_without_an_id_are_named_by_what_they_ask():
     one, two, three = read([{"question": q, "answer": "2"} for q in ("a", "b", "a")])
     assert one.id == three.id != two.id
+    # Lists of ids on disk name them so.
+    (example,) = read([{"messages": [{"role": "user", "content": "1+1?"}], "answer": "2"}])
+    assert example.id == "721350edfc80e11f"
 
 
 def test_a_solution_gets_the_form_that_the_verifier_needs():

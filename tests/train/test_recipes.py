@@ -192,7 +192,7 @@ def test_an_empty_value_is_none(tmp_path):
         ("", ["stray"], "expected an option such as --learning_rate, found 'stray'"),
         ("", ["--rho", "[1"], "--rho: '\\[1' is no YAML value"),
         ("save_strategy: often\n", [], "often is not a valid"),
-        ("answers_attempts: 0\n", [], "answers_attempts must be at least 1, found 0"),
+        ("answers_attempts: 0\n", [], "answers_attempts must be a whole number of at least 1, found 0"),
         ("answers_timeout: 0\n", [], "answers_timeout must be more than 0 seconds, found 0.0"),
         ("answers_api_key: x\n", [], "is kept in no file; set FORKLEFT_ANSWERS_API_KEY in the environment"),
         ("teacher:\n", [], "expected values for student, .* teacher missing"),

@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainer_runs import make_trainer
+from trainer_runs import ROWS, make_trainer
 
+from forkleft.digests import file_digest
 from forkleft.errors import ForkLeftError
+from forkleft.train import checkpoints
+from forkleft.train.checkpoints import MANIFEST
 from forkleft.train.folders import RUN_FILE
 from forkleft.train.resume import check_resumable
 
@@ -17,6 +20,42 @@ PRINT_DECISIVE = """
 import json, sys
 from trainer_runs import make_trainer
 print(json.dumps(make_trainer(sys.argv[1], lora=True)._decisive))
+"""
+
+
+# Each process notes which files of checkpoints it digests, and whether the later checkpoint is there once the first
+# process has come to where it waits for all others.
+RESUME_IN_BOTH = """
+import json, os, sys, time
+from pathlib import Path
+from forkleft.train import checkpoints
+from trainer_runs import make_trainer
+
+output, settings, rank = Path(sys.argv[1]), json.loads(sys.argv[2]), os.environ["RANK"]
+trainer = make_trainer(output, **settings)
+digest, wait = checkpoints.file_digest, trainer.accelerator.wait_for_everyone
+digested, seen, waiting = [], [], output.parent / "waiting"
+
+
+def noted(path):
+    if checkpoints.STAGING not in path.parts:
+        digested.append(str(path.relative_to(output)))
+    return digest(path)
+
+
+def observed():
+    if rank == "0":
+        waiting.touch()
+    while not waiting.exists():
+        time.sleep(0.01)
+    seen.append((output / "checkpoint-4").exists())
+    wait()
+
+
+checkpoints.file_digest, trainer.accelerator.wait_for_everyone = noted, observed
+trainer.train(resume_from_checkpoint=str(output / "checkpoint-2"))
+found = {"digested": digested, "seen": seen[0], "step": trainer.state.global_step}
+(output.parent / f"found-{rank}.json").write_text(json.dumps(found))
 """
 
 
@@ -50,7 +89,7 @@ def test_a_differing_entry_is_told_alone(tmp_path):
         check_resumable(folder, ours)
     theirs = {name: value for name, value in ours.items() if name != "rho"} | {"adapters": {}}
     folder = checkpoint(tmp_path / "checkpoint-4", theirs)
-    with pytest.raises(ForkLeftError, match=r"rho was None, is 0\.5; adapters\.default was None, is \{"):
+    with pytest.raises(ForkLeftError, match=r"adapters\.default was None, is \{.*; rho was None, is 0\.5;"):
         check_resumable(folder, ours)
 
 
@@ -108,3 +147,55 @@ def test_what_is_no_growth_is_refused(tmp_path, before, now):
     ours = make_trainer(tmp_path / "run")._decisive | before
     with pytest.raises(ForkLeftError, match="belongs to another configuration"):
         check_resumable(checkpoint(tmp_path / "checkpoint-2", ours), ours | now)
+
+
+def files_of(folder):
+    names = [path.relative_to(folder.parent) for path in folder.rglob("*") if path.is_file()]
+    return sorted(str(name) for name in names if name.name != MANIFEST)
+
+
+def test_the_first_process_decides_and_nothing_goes_that_another_may_read(tmp_path):
+    settings = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "per_device_train_batch_size": 2}
+    (tmp_path / "program.py").write_text(RESUME_IN_BOTH)
+    folders = os.pathsep.join(map(str, Path(__file__).parents[1:3]))
+    environment = os.environ | {"PYTHONPATH": folders, "OMP_NUM_THREADS": "1"}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    launch += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    first = [str(Path(__file__).parents[1] / "trainer_runs.py"), str(tmp_path / "run"), json.dumps(settings)]
+    again = [str(tmp_path / "program.py"), str(tmp_path / "run"), json.dumps(settings)]
+    for words in (first, again):
+        done = subprocess.run([*launch, *words], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+    main, other = (json.loads((tmp_path / f"found-{rank}.json").read_text()) for rank in (0, 1))
+    assert main["step"] == other["step"] == 4
+    assert main["seen"] and other["seen"]
+    assert sorted(main["digested"]) == files_of(tmp_path / "run" / "checkpoint-2")
+    assert other["digested"] == []
+
+
+def test_a_checkpoint_is_digested_once(tmp_path, monkeypatch):
+    """Also where the best model is loaded in the end: what the run has written or read itself is known to be whole."""
+    settings = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+    settings |= {"load_best_model_at_end": True, "trainer": {"eval_dataset": ROWS[:2]}}
+    digested = []
+
+    def noted(path):
+        digested.append(path)
+        return file_digest(path)
+
+    monkeypatch.setattr(checkpoints, "file_digest", noted)
+    first = make_trainer(tmp_path, **settings)
+    first.train()
+    # Of equally good ones the first is the best.
+    assert first.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
+    assert {path.parent.parent.name for path in digested} == {checkpoints.STAGING}
+    assert len(digested) == len(set(digested))
+    digested.clear()
+    make_trainer(tmp_path, **settings).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    read = sorted(str(path.relative_to(tmp_path)) for path in digested if checkpoints.STAGING not in path.parts)
+    assert read == files_of(tmp_path / "checkpoint-2")
+    # The best is another than the one that is gone on from.
+    digested.clear()
+    make_trainer(tmp_path, **settings).train(resume_from_checkpoint=True)
+    read = sorted(str(path.relative_to(tmp_path)) for path in digested)
+    assert read == sorted(files_of(tmp_path / "checkpoint-2") + files_of(tmp_path / "checkpoint-4"))

@@ -420,9 +420,9 @@ def test_long_prompts_can_be_skipped(tmp_path):
 def test_an_answer_that_the_budget_cut_does_not_teach_to_stop(tmp_path):
     collector = make_trainer(tmp_path, supervision="sft").collector
     example = Example("q", ({"role": "user", "content": "?"},), "1", None)
-    ids, cut = collector._reference(example, Answer("xyz", stopped=True))
-    assert (ids[-1], len(ids), cut) == (STOP, 4, False)
-    assert collector._reference(example, Answer("xyz", stopped=False)) == (ids[:-1], True)
+    ids = collector._reference(example, Answer("xyz", stopped=True))
+    assert (ids[-1], len(ids)) == (STOP, 4)
+    assert collector._reference(example, Answer("xyz", stopped=False)) == ids[:-1]
 
 
 def test_a_reference_over_the_budget_is_cut_and_counted(tmp_path):

@@ -1,0 +1,110 @@
+"""Uploads of a run to the hub: its model, and its checkpoints where they are wanted.
+
+Transformers' own would write the model in another format over the final one, from files that are staged, and publish
+the questions and answers that lie beside it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import upload_folder
+from transformers import Trainer
+from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_utils import HubStrategy
+from transformers.utils import PushInProgress
+
+from forkleft.train.checkpoints import MANIFEST
+from forkleft.train.config import ForkLeftConfig
+from forkleft.train.folders import LOCK_FILE, RUN_FILE
+
+# What an upload of the model leaves out: the state to resume from, and questions and answers, which may not be ours to
+# publish.
+_NOT_THE_MODEL = (
+    *("_*", "checkpoint-*", "optimizer*", "scheduler*", "scaler*", "rng_state*", "pytorch_model_fsdp*"),
+    *("trainer_state.json", "traces.jsonl", "routes.jsonl", RUN_FILE, LOCK_FILE, MANIFEST),
+    TRAINING_ARGS_NAME,
+)
+
+
+class UploadingTrainer(Trainer):
+    """The part of `ForkLeftTrainer` that uploads.
+
+    A subclass saves the model (`save_model`), and calls `upload_checkpoint` once a checkpoint has its name.
+    """
+
+    args: ForkLeftConfig
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        **settings: Any,
+    ) -> Any:
+        """Save the model, write its card (`settings` are for that), and upload both.
+
+        The commit, or if it is not waited for, its future; None in all processes but the main one.
+        """
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token)
+        self.save_model(_internal_call=True)
+        self.create_model_card(**settings)
+        if not self.is_world_process_zero():
+            return None
+        self._finish_current_push()
+        return self._upload(
+            self.args.output_path,
+            commit_message,
+            leave_out=[*_NOT_THE_MODEL, self.args.answer_file.name],
+            run_as_future=not blocking,
+            token=token,
+            revision=revision,
+            # Weights that were uploaded on the way and are cut into other files now.
+            delete_patterns=["*.safetensors", "*.safetensors.index.json"],
+        )
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Nothing yet: when Transformers calls this, the checkpoint is staged and has not its name."""
+
+    def upload_checkpoint(self, folder: Path) -> None:
+        """The model of a checkpoint, and if the strategy is to, the checkpoint itself, in the background."""
+        strategy = self.args.hub_strategy
+        running: Any = self.push_in_progress
+        if not self.is_world_process_zero() or strategy == HubStrategy.END:
+            return
+        if not self.args.hub_always_push and running is not None and not running.is_done():
+            return
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        told = f"Training in progress, step {self.state.global_step}"
+        jobs = [self._upload(folder, told, leave_out=_NOT_THE_MODEL, run_as_future=True)]
+        if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+            place = "last-checkpoint" if strategy == HubStrategy.CHECKPOINT else folder.name
+            jobs.append(self._upload(folder, f"{told}, checkpoint", path_in_repo=place, run_as_future=True))
+        if running is None or running.is_done():
+            # As Transformers does, which declares one job, and none at the start.
+            self.push_in_progress = PushInProgress(jobs)  # type: ignore[arg-type, assignment]
+        else:
+            running.jobs.extend(jobs)
+
+    def _upload(
+        self,
+        folder: Path,
+        message: str | None,
+        *,
+        leave_out: Sequence[str] = (),
+        token: str | None = None,
+        revision: str | None = None,
+        **settings: Any,
+    ) -> Any:
+        return upload_folder(
+            repo_id=self.hub_model_id or "",
+            folder_path=str(folder),
+            commit_message=message,
+            ignore_patterns=list(leave_out),
+            token=token or self.args.hub_token,
+            revision=revision or self.args.hub_revision,
+            **settings,
+        )
