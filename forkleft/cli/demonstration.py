@@ -45,9 +45,13 @@ def demo(
     console = Console()
     console.print(_introduction(recipe, config), highlight=False)
     results = folder / "results"
+    _headed("Before training", console)
     _evaluate(recipe.student, results / "base", console)
+    _headed("Training", console)
     runs.train(recipe, config, said)
+    _headed("After training", console)
     _evaluate(str(folder), results / "trained", console)
+    _headed("Before (A) and after (B)", console)
     compare(results / "base", results / "trained", console=console)
     print(runs.told_of_end(folder))
 
@@ -62,13 +66,15 @@ def _introduction(recipe: Recipe, config: ForkLeftConfig) -> str:
     return (
         f"[bold]{student.name}[/], a diffusion model of {student.parameters:,} parameters that hardly\n"
         f"ever saw `*`, learns from [bold]{teacher.name}[/], an autoregressive one of\n"
-        f"{teacher.parameters:,}: {config.max_steps} updates of {config.questions_per_update} questions.\n"
+        f"{teacher.parameters:,}: {config.max_steps} updates of {config.questions_per_update} questions."
     )
 
 
+def _headed(title: str, console: Console) -> None:
+    console.print(f"\n{title}", style="bold", highlight=False)
+
+
 def _evaluate(model: str, output: Path, console: Console) -> None:
-    # A folder may hold what Rich takes for markup.
-    console.print(f"{model} on held-out questions", style="bold", markup=False, highlight=False, soft_wrap=True)
     evaluated = load_evaluated(model, device="cpu")
     run_evaluation(evaluated, [lab_set(name) for name in SETS], output, name=model, console=console)
 

@@ -34,9 +34,11 @@ def test_a_short_demo_leaves_everything_it_names(tmp_path, capsys, monkeypatch, 
         "student-block, a diffusion model",
         "teacher-strong",
         ": 2 updates of 4 questions",
-        "lab:student-block",
+        "\nBefore training\n",
+        "\nAfter training\n",
     ):
         assert told in printed
+    assert printed.count("\nlab-chain-3: ") == 2
     # But for the lines of training, which a log has instead of a bar.
     assert all(len(line) <= 80 for line in printed.splitlines() if not line.startswith("update "))
     for name in ("model.safetensors", "metrics.jsonl", "traces.jsonl", "curves.png", "README.md", "checkpoint-2"):
