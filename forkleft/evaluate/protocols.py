@@ -240,12 +240,15 @@ def _write_greedily(
     teacher: Teacher, benchmark: Benchmark, tries: Sequence[Try], asked: list[list[int]], settings: Settings
 ) -> list[Reply]:
     conversations = [benchmark.messages(one.item) for one in tries]
-    written = teacher.answers(conversations, max_new_tokens=settings.budget(benchmark))
+    budget = settings.budget(benchmark)
+    written = teacher.answers(conversations, max_new_tokens=budget)
     judgements = _judge(benchmark, tries, [one.text for one in written])
     replies = []
     for prompt, one, verdict in zip(asked, written, judgements, strict=True):
-        # A teacher hands out text; a token is a forward, and so is the stop token that ended it.
-        tokens = len(teacher.tokenizer.encode(one.text, add_special_tokens=False)) + one.stopped
+        # A teacher hands out text; a token is a forward, and so is the stop token that ended it. An answer that did not
+        # end has filled the budget, also with special tokens, which are not in its text.
+        ended = len(teacher.tokenizer.encode(one.text, add_special_tokens=False)) + 1
+        tokens = ended if one.stopped else budget
         found = (verdict.extracted, verdict.correct)
         replies.append(Reply(prompt, one.text, *found, tokens, tokens, one.stopped, judged=verdict.judged))
     return replies

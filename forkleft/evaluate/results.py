@@ -319,7 +319,8 @@ def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 def _read_finished(folder: Path) -> Results:
     summary = _read_object(folder / SUMMARY)
     path = folder / RECORDS
-    records = _read_records(path)
+    lines = _read_records(path)
+    records = [record for record in lines if record is not None]
     told = flat(summary)
     if wrong := [name for name, kind in _NEEDED.items() if not isinstance(told.get(name), kind)]:
         raise ForkLeftError(

@@ -1,88 +1,45 @@
-"""How often the lab's models are right on the held-out sets.
+"""How often the lab's models are right on the held-out sets, beside what their cards say.
 
     forkleft lab accuracy
 
-Two protocols, those of the real benchmarks (`evaluate/protocols.py`). On `chain-*` the model writes its answer: a
-teacher greedily, a student one token a pass, most confident positions first. On `choice-*` the offered letters
-are compared by their likelihood in the answer slot; a student sees masks from the slot to the end of the block, as it
-does when it writes.
+Each figure is an evaluation as `forkleft eval` makes it (`evaluate/evaluation.py`) of one of the lab's benchmarks.
 """
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from forkleft import prompts
-from forkleft.evaluate.benchmarks import Protocol
-from forkleft.evaluate.protocols import Evaluated, Settings, Try, answer
+from forkleft.evaluate.benchmarks import ItemSet
+from forkleft.evaluate.evaluation import run_evaluation
+from forkleft.evaluate.protocols import Settings
+from forkleft.evaluate.results import Record, Results, read_results
 from forkleft.files import told_of
-from forkleft.lab.benchmarks import item_of, lab_benchmark
-from forkleft.lab.models import LabModel, Tally, load_model
-from forkleft.lab.questions import Question, held_out
-from forkleft.teacher import Teacher
+from forkleft.lab.benchmarks import lab_set
+from forkleft.lab.models import BATCH_SIZE, LabModel, Tally, load_model
 
-_SETTINGS = Settings(geometry="canvas", batch_size=128)
-
-
-@dataclass(frozen=True)
-class Record:
-    """What a model did with one question. `response` is None in the slot protocol, where nothing is written."""
-
-    id: str
-    response: str | None
-    answer: str | None
-    correct: bool
-    tokens: int
-    forwards: int
+_TEACHER = Settings(batch_size=BATCH_SIZE)
+# In the answer slot a student sees masks to the end of its block, as it does when it writes.
+_STUDENT = replace(_TEACHER, geometry="canvas")
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """A record for each question of a set."""
-
-    records: tuple[Record, ...]
-
-    @property
-    def tally(self) -> Tally:
-        """Right answers out of all."""
-        return Tally(sum(record.correct for record in self.records), len(self.records))
-
-    @property
-    def forwards_per_token(self) -> float:
-        """Forwards of the model for each token of the responses."""
-        return sum(record.forwards for record in self.records) / sum(record.tokens for record in self.records)
+def measure(lab_model: LabModel, items: ItemSet) -> Results:
+    """The evaluation of a lab model on one of the lab's benchmarks. It leaves no files."""
+    settings = _TEACHER if lab_model.student is None else _STUDENT
+    with TemporaryDirectory() as folder:
+        run_evaluation(lab_model.evaluated, [items], folder, settings=settings, console=Console(quiet=True))
+        return read_results(folder)[items.benchmark.name]
 
 
-def measure(lab_model: LabModel, items: Sequence[Question]) -> Measurement:
-    """What a model does with a set of questions, under the set's protocol."""
-    model: Evaluated | None = lab_model.student
-    if model is None:
-        stop_ids = lab_model.model.generation_config.eos_token_id
-        model = Teacher(lab_model.model, lab_model.tokenizer, stop_ids=stop_ids, batch_size=_SETTINGS.batch_size)
-    benchmark = lab_benchmark("lab", protocol_of(items))
-    records: list[Record] = []
-    for start in range(0, len(items), _SETTINGS.batch_size):
-        tries = [Try(item_of(question)) for question in items[start : start + _SETTINGS.batch_size]]
-        for one, reply in zip(tries, answer(model, benchmark, tries, _SETTINGS), strict=True):
-            told = (reply.response, reply.extracted, reply.correct, reply.tokens, reply.forwards)
-            records.append(Record(one.item.id, *told))
-    return Measurement(tuple(records))
-
-
-def protocol_of(items: Sequence[Question]) -> Protocol:
-    """How a set is measured: `generated` answers, or likelihood in the answer `slot`."""
-    return "generated" if items[0].choices is None else "slot"
-
-
-def prompt_ids(lab_model: LabModel, items: Sequence[Question]) -> list[list[int]]:
-    """Each question through the chat template."""
-    return [prompts.prompt_ids(lab_model.tokenizer, [{"role": "user", "content": item.prompt}]) for item in items]
+def tally_of(found: Results) -> Tally:
+    """Right answers out of all, as a card has them."""
+    return Tally(found.summary["results"]["correct"], found.summary["results"]["items"])
 
 
 def print_accuracy(
@@ -96,34 +53,40 @@ def print_accuracy(
     if records is not None:
         with told_of(records, "--records"):
             records.open("a", encoding="utf-8").close()
-    items = {name: held_out(name) for name in sets}
+    items = {name: lab_set(name) for name in sets}
     loaded = [load_model(name) for name in models]
     console = Console(stderr=as_json)
     rows = []
     for lab_model, set_name, found in _measured(loaded, items, console):
-        tally, card = found.tally, lab_model.card
-        row: dict[str, Any] = {"model": card.name, "set": set_name, "protocol": protocol_of(items[set_name])}
+        tally, card, results = tally_of(found), lab_model.card, found.summary["results"]
+        row: dict[str, Any] = {"model": card.name, "set": set_name, "protocol": items[set_name].benchmark.protocol}
         row |= {"correct": tally.correct, "total": tally.total, "accuracy": tally.accuracy}
-        row |= {"interval": list(tally.interval), "forwards_per_token": found.forwards_per_token}
+        row |= {"interval": list(tally.interval), "forwards_per_token": results["forwards"] / results["tokens"]}
         rows.append(row | {"card": card.accuracy[set_name].accuracy})
         if as_json:
             print(json.dumps(rows[-1]))
         if records is not None:
             with records.open("a", encoding="utf-8") as file:
                 for record in found.records:
-                    file.write(json.dumps({"model": card.name, "set": set_name} | asdict(record)) + "\n")
+                    file.write(json.dumps({"model": card.name, "set": set_name} | _told(record)) + "\n")
     if not as_json:
         console.print(_table(rows))
 
 
 def _measured(
-    loaded: Sequence[LabModel], items: dict[str, list[Question]], console: Console
-) -> Iterator[tuple[LabModel, str, Measurement]]:
+    loaded: Sequence[LabModel], items: dict[str, ItemSet], console: Console
+) -> Iterator[tuple[LabModel, str, Results]]:
     for lab_model in loaded:
-        for set_name, questions in items.items():
+        for set_name, one in items.items():
             with console.status(f"{lab_model.card.name} on {set_name}"):
-                found = measure(lab_model, questions)
+                found = measure(lab_model, one)
             yield lab_model, set_name, found
+
+
+def _told(record: Record) -> dict:
+    """What is kept of a record; `answer` is the one that was given."""
+    told = {"id": record.id, "response": record.response, "answer": record.extracted, "correct": record.correct}
+    return told | {"tokens": record.tokens, "forwards": record.forwards}
 
 
 def _table(rows: Sequence[dict]) -> Table:

@@ -1,8 +1,8 @@
 """The lab's held-out sets as benchmarks: `lab-chain-2` … `lab-chain-6`, `lab-choice-2` … `lab-choice-6`."""
 
-from forkleft.evaluate.benchmarks import Benchmark, Item, ItemSet, Protocol, item_set
+from forkleft.evaluate.benchmarks import Benchmark, Item, ItemSet, item_set
 from forkleft.evaluate.prompts import PLAIN
-from forkleft.lab.questions import HELD_OUT_COUNT, HELD_OUT_SETS, Question, held_out
+from forkleft.lab.questions import HELD_OUT_COUNT, HELD_OUT_SETS, held_out
 from forkleft.verify import Verifier
 
 # Six steps of eight characters, the marked answer and the stop token, and some room to go wrong in.
@@ -10,13 +10,26 @@ MAX_NEW_TOKENS = 64
 _PREFIX = "lab-"
 
 
-def lab_benchmark(name: str, protocol: Protocol) -> Benchmark:
-    """How questions of the lab are asked and judged."""
+def lab_items(benchmark: Benchmark, count: int = HELD_OUT_COUNT) -> ItemSet:
+    """The items of one of the lab's benchmarks. Raises ForkLeftError if there is no such set."""
+    name = benchmark.name.removeprefix(_PREFIX)
+    items = [Item(one.id, one.question, one.answer, one.solution, one.choices) for one in held_out(name, count)]
+    return item_set(benchmark, items, f"lab:{name}")
+
+
+def lab_set(name: str, count: int = HELD_OUT_COUNT) -> ItemSet:
+    """A held-out set by its name in the lab, such as `chain-4`. Raises ForkLeftError if there is no such set."""
+    return lab_items(_benchmark(name), count)
+
+
+def _benchmark(name: str) -> Benchmark:
+    """How the questions of a held-out set are asked and judged."""
+    written = name.startswith("chain")
     return Benchmark(
-        name,
+        f"{_PREFIX}{name}",
         HELD_OUT_COUNT,
-        protocol,
-        Verifier("lab" if protocol == "generated" else "choice"),
+        "generated" if written else "slot",
+        Verifier("lab" if written else "choice"),
         PLAIN,
         "Apache-2.0",
         max_new_tokens=MAX_NEW_TOKENS,
@@ -24,18 +37,4 @@ def lab_benchmark(name: str, protocol: Protocol) -> Benchmark:
     )
 
 
-def item_of(question: Question) -> Item:
-    """A question of the lab as the item of a benchmark."""
-    return Item(question.id, question.question, question.answer, question.solution, question.choices)
-
-
-def lab_items(benchmark: Benchmark, count: int = HELD_OUT_COUNT) -> ItemSet:
-    """The items of one of the lab's benchmarks."""
-    name = benchmark.name.removeprefix(_PREFIX)
-    return item_set(benchmark, map(item_of, held_out(name, count)), f"lab:{name}")
-
-
-LAB_BENCHMARKS = {
-    f"{_PREFIX}{name}": lab_benchmark(f"{_PREFIX}{name}", "generated" if name.startswith("chain") else "slot")
-    for name in HELD_OUT_SETS
-}
+LAB_BENCHMARKS = {one.name: one for one in map(_benchmark, HELD_OUT_SETS)}

@@ -22,11 +22,14 @@ from forkleft.lab.questions import HELD_OUT_SETS
 from forkleft.students import Family, Student
 from forkleft.students.bundled import model_path
 from forkleft.students.loading import write_sidecar
+from forkleft.teacher import Teacher
 from forkleft.vocabulary import resolve_mask_id, resolve_stop_ids
 
 TEACHERS = ("teacher-strong", "teacher-medium", "teacher-weak")
 STUDENTS = ("student-block", "student-shifted")
 MODELS = TEACHERS + STUDENTS
+# Questions at a time. The models are small.
+BATCH_SIZE = 128
 # Blocks of 16 hold two steps of a chain, several decisions each. Steps fall differently into the blocks of the second
 # family, which count from the start of the sequence.
 FAMILIES = {
@@ -83,6 +86,12 @@ class LabModel:
     def student(self) -> Student | None:
         """The model as a diffusion student; None if it is autoregressive."""
         return None if self.card.family is None else lab_student(self.model, self.tokenizer, self.card.family)
+
+    @cached_property
+    def evaluated(self) -> Student | Teacher:
+        """The model as evaluations take it: a student, or a teacher."""
+        stop_ids = resolve_stop_ids(self.tokenizer, self.model.generation_config)
+        return self.student or Teacher(self.model, self.tokenizer, stop_ids=stop_ids, batch_size=BATCH_SIZE)
 
 
 def lab_student(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, family: str) -> Student:

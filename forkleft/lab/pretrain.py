@@ -23,10 +23,10 @@ from rich.console import Console
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from forkleft.errors import ForkLeftError
-from forkleft.lab.accuracy import measure
-from forkleft.lab.benchmarks import MAX_NEW_TOKENS
+from forkleft.lab.accuracy import measure, tally_of
+from forkleft.lab.benchmarks import MAX_NEW_TOKENS, lab_set
 from forkleft.lab.models import Card, LabModel, lab_student, save_model
-from forkleft.lab.questions import EQUAL_SHARES, HELD_OUT_SETS, Question, check_shares, held_out, training_stream
+from forkleft.lab.questions import EQUAL_SHARES, HELD_OUT_SETS, Question, check_shares, training_stream
 from forkleft.lab.tokenizer import END_OF_TEXT, END_OF_TURN, build_tokenizer
 from forkleft.objective.denoising import Example, denoising_loss
 from forkleft.progress import Meter
@@ -232,7 +232,7 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         one = train_student(recipe, options.family)
         trained = LabModel(one.model, one.text_tokenizer, card)
-    accuracy = {set_name: measure(trained, held_out(set_name)).tally for set_name in HELD_OUT_SETS}
+    accuracy = {set_name: tally_of(measure(trained, lab_set(set_name))) for set_name in HELD_OUT_SETS}
     save_model(options.output, replace(trained, card=replace(card, accuracy=accuracy)))
     print(f"{name}: " + ", ".join(f"{key} {tally.accuracy:.1%}" for key, tally in accuracy.items()))
 

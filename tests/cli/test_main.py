@@ -132,7 +132,9 @@ def test_a_wheel_works_elsewhere(tmp_path):
 
     call(sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--wheel-dir", str(tmp_path))
     wheel = next(tmp_path.glob("forkleft-*.whl"))
-    names = zipfile.ZipFile(wheel).namelist()
+    archive = zipfile.ZipFile(wheel)
+    names = archive.namelist()
+    assert archive.read("forkleft/lab/recipe.yaml") == (ROOT / "recipes" / "lab.yaml").read_bytes()
     assert any(name.endswith("teacher-strong/model.safetensors") for name in names)
     assert not any(name.startswith("tests") for name in names)
     call(sys.executable, "-m", "venv", str(tmp_path / "venv"))

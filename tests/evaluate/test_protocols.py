@@ -15,7 +15,7 @@ from forkleft.evaluate.benchmarks import Benchmark, Item
 from forkleft.evaluate.prompts import PLAIN
 from forkleft.evaluate.protocols import Settings, Try, answer, check_protocol, letter_ids
 from forkleft.prompts import prompt_ids
-from forkleft.teacher import Teacher
+from forkleft.teacher import Answer, Teacher
 from forkleft.verify import Judgement, Verifier, verify
 
 WRITTEN = Benchmark("written", 5, "generated", "lab", PLAIN, "MIT", max_new_tokens=12)
@@ -97,6 +97,14 @@ def test_an_autoregressive_model_writes_greedily(teacher):
         assert reply.response == teacher.tokenizer.decode(tokens, skip_special_tokens=True)
         assert reply.tokens == reply.forwards == len(tokens)
         assert reply.stopped == (tokens[-1] == STOP)
+
+
+def test_an_answer_of_special_tokens_alone_counts_its_tokens(teacher, monkeypatch):
+    """They are not in its text; what did not end was cut by the budget."""
+    monkeypatch.setattr(Teacher, "answers", lambda *given, **how: [Answer("", stopped=False), Answer("", stopped=True)])
+    cut, ended = answer(teacher, WRITTEN, tries(CHAINS[:2]), Settings(max_new_tokens=7))
+    assert (cut.tokens, cut.forwards, cut.stopped) == (7, 7, False)
+    assert (ended.tokens, ended.forwards, ended.stopped) == (1, 1, True)
 
 
 @pytest.mark.parametrize("writer", ["student", "teacher"])

@@ -4,10 +4,11 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from forkleft.lab.accuracy import measure, print_accuracy, prompt_ids
+from forkleft.lab.accuracy import measure, print_accuracy, tally_of
+from forkleft.lab.benchmarks import lab_set
 from forkleft.lab.models import FAMILIES, STUDENTS, TEACHERS, Card, LabModel, load_model
 from forkleft.lab.pretrain import Recipe, train_student
-from forkleft.lab.questions import held_out
+from forkleft.prompts import prompt_ids
 from forkleft.rollout import generate
 from forkleft.verify import verify
 
@@ -19,11 +20,16 @@ def in_float64(name) -> LabModel:
     return loaded
 
 
+def asked(item) -> str:
+    """A question with its options, as the user puts it."""
+    return "\n".join([item.question, *(f"{a}. {text}" for a, text in zip("ABCD", item.choices, strict=True))])
+
+
 @pytest.mark.parametrize("name", [*TEACHERS, *(pytest.param(name, marks=pytest.mark.slow) for name in STUDENTS)])
 def test_accuracy_matches_the_card(name):
     loaded = in_float64(name)
     for set_name in ("chain-4", "chain-6", "choice-2"):
-        tally = measure(loaded, held_out(set_name)).tally
+        tally = tally_of(measure(loaded, lab_set(set_name)))
         # The card was measured in float32, which may turn a near tie; more than 1% of the items would be a fault.
         assert abs(tally.correct - loaded.card.accuracy[set_name].correct) <= 5
 
@@ -33,22 +39,22 @@ def test_batched_protocols_equal_one_question_at_a_time():
     loaded = in_float64("teacher-weak")
     model, tokenizer = loaded.model, loaded.tokenizer
     stop = set(model.generation_config.eos_token_id)
-    items = held_out("chain-2", 3) + held_out("chain-5", 3)
-    for item, record in zip(items, measure(loaded, items).records, strict=True):
-        ids = tokenizer.encode(f"<|user|>{item.prompt}<|assistant|>", add_special_tokens=False)
-        start = len(ids)
-        while len(ids) - start < 64 and ids[-1] not in stop:
-            ids.append(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax().item())
-        assert record.response == tokenizer.decode(ids[start:], skip_special_tokens=True)
-        assert record.tokens == record.forwards == len(ids) - start
-        assert record.correct == verify(record.response, item.answer, "lab")
-    choices = held_out("choice-2", 4) + held_out("choice-4", 4)
-    for item, record in zip(choices, measure(loaded, choices).records, strict=True):
-        text = f'<|user|>{item.prompt}<|assistant|>"answer": "'
-        logits_V = model(input_ids=torch.tensor([tokenizer.encode(text, add_special_tokens=False)])).logits[0, -1]
-        scores = {a: logits_V[tokenizer.convert_tokens_to_ids(a)].item() for a in "ABCD"}
-        assert record.answer == max(scores, key=scores.get)
-        assert record.correct == (record.answer == item.answer)
+    for items in (lab_set("chain-2", 3), lab_set("chain-5", 3)):
+        for item, record in zip(items.items, measure(loaded, items).records, strict=True):
+            ids = tokenizer.encode(f"<|user|>{item.question}<|assistant|>", add_special_tokens=False)
+            start = len(ids)
+            while len(ids) - start < 64 and ids[-1] not in stop:
+                ids.append(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax().item())
+            assert record.response == tokenizer.decode(ids[start:], skip_special_tokens=True)
+            assert record.tokens == record.forwards == len(ids) - start
+            assert record.correct == verify(record.response, item.answer, "lab")
+    for choices in (lab_set("choice-2", 4), lab_set("choice-4", 4)):
+        for item, record in zip(choices.items, measure(loaded, choices).records, strict=True):
+            text = f'<|user|>{asked(item)}<|assistant|>"answer": "'
+            logits_V = model(input_ids=torch.tensor([tokenizer.encode(text, add_special_tokens=False)])).logits[0, -1]
+            scores = {a: logits_V[tokenizer.convert_tokens_to_ids(a)].item() for a in "ABCD"}
+            assert record.extracted == max(scores, key=scores.get)
+            assert record.correct == (record.extracted == item.answer)
 
 
 @pytest.fixture(params=FAMILIES)
@@ -62,14 +68,13 @@ def student(request) -> LabModel:
 
 def test_students_write_with_their_native_sampler(student):
     loaded = student
-    items = held_out("chain-3", 20)
+    items = lab_set("chain-3", 20)
     found = measure(loaded, items)
-    alone = [
-        generate(loaded.student, [prompt], order="confidence", max_new_tokens=64)[0]
-        for prompt in prompt_ids(loaded, items)
-    ]
+    prompts = [prompt_ids(loaded.tokenizer, [{"role": "user", "content": item.question}]) for item in items.items]
+    alone = [generate(loaded.student, [prompt], order="confidence", max_new_tokens=64)[0] for prompt in prompts]
     assert [record.response for record in found.records] == [t.text for t in alone]
-    assert found.forwards_per_token == sum(t.forwards for t in alone) / sum(len(t.tokens) for t in alone)
+    assert found.summary["results"]["forwards"] == sum(t.forwards for t in alone)
+    assert found.summary["results"]["tokens"] == sum(len(t.tokens) for t in alone)
 
 
 @pytest.mark.parametrize("student", ["block"], indirect=True)
@@ -77,16 +82,16 @@ def test_a_student_reads_the_answer_slot_in_its_block(student):
     """By hand: prompt, prefix, and masks to the end of the 16-token block; all of the block sees itself and before."""
     loaded = student
     tokenizer = loaded.tokenizer
-    items = held_out("choice-2", 6)
-    for item, record in zip(items, measure(loaded, items).records, strict=True):
-        prompt = tokenizer.encode(f"<|user|>{item.prompt}<|assistant|>", add_special_tokens=False)
+    items = lab_set("choice-2", 6)
+    for item, record in zip(items.items, measure(loaded, items).records, strict=True):
+        prompt = tokenizer.encode(f"<|user|>{asked(item)}<|assistant|>", add_special_tokens=False)
         prefix = tokenizer.encode('"answer": "', add_special_tokens=False)
         ids = prompt + prefix + [tokenizer.mask_token_id] * (16 - len(prefix))
         seen = torch.ones(len(ids), len(ids), dtype=torch.bool)
         seen[: len(prompt), len(prompt) :] = False
         logits = loaded.model(input_ids=torch.tensor([ids]), attention_mask=seen[None, None]).logits[0]
         scores = {a: logits[len(prompt) + len(prefix), tokenizer.convert_tokens_to_ids(a)].item() for a in "ABCD"}
-        assert record.answer == max(scores, key=scores.get)
+        assert record.extracted == max(scores, key=scores.get)
 
 
 def test_records_are_written_for_each_item(tmp_path, capsys):
@@ -96,3 +101,7 @@ def test_records_are_written_for_each_item(tmp_path, capsys):
     records = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(records) == len({record["id"] for record in records}) == row["total"]
     assert sum(record["correct"] for record in records) == row["correct"]
+    told = {"model", "set", "id", "response", "answer", "correct", "tokens", "forwards"}
+    assert all(record.keys() == told for record in records)
+    right = {item.id: item.answer for item in lab_set("choice-2").items}
+    assert all(record["correct"] == (record["answer"] == right[record["id"]]) for record in records)

@@ -2,15 +2,16 @@ import json
 from collections import Counter
 
 import pytest
+from documents import ROOT
 from scipy.stats import binomtest
 
-from forkleft.cli import demonstration as module
 from forkleft.cli import main
-from forkleft.cli.demonstration import demo
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.benchmarks import load_benchmark
-from forkleft.lab.benchmarks import LAB_BENCHMARKS, lab_items
+from forkleft.lab.benchmarks import LAB_BENCHMARKS, lab_items, lab_set
 from forkleft.lab.questions import HELD_OUT_SETS, held_out
+
+LAB = str(ROOT / "recipes" / "lab.yaml")
 
 
 def test_every_held_out_set_is_a_benchmark():
@@ -30,12 +31,19 @@ def test_items_that_are_made_cannot_be_read():
         load_benchmark(LAB_BENCHMARKS["lab-chain-4"], "chains.jsonl")
 
 
+def test_a_set_by_its_name_in_the_lab_is_its_benchmark():
+    for name in HELD_OUT_SETS:
+        assert lab_set(name, 2) == lab_items(LAB_BENCHMARKS[f"lab-{name}"], 2)
+    with pytest.raises(ForkLeftError, match=r"no held-out set 'chain-9'; there are chain-2"):
+        lab_set("chain-9")
+
+
 @pytest.mark.slow
-def test_base_and_distilled_student_are_compared_under_both_protocols(tmp_path, monkeypatch, capsys):
+def test_base_and_distilled_student_are_compared_under_both_protocols(tmp_path, capsys):
     """A short distillation; what is compared is recomputed from the raw records."""
-    monkeypatch.setattr(module, "QUESTIONS", 16)
-    monkeypatch.setattr(module, "held_out", lambda name: held_out(name, 6))
-    demo(tmp_path / "distilled", updates=3)
+    short = ["--max_steps", "3", "--questions_per_update", "16", "--train_questions", "48", "--eval_strategy", "no"]
+    short += ["--use_cpu", "--save_strategy", "no"]
+    assert main(["train", "--config", LAB, *short, "--output_dir", str(tmp_path / "distilled")]) == 0
     sets = {"base": "lab:student-block", "distilled": str(tmp_path / "distilled")}
     for name, model in sets.items():
         words = ["eval", "--model", model, "--benchmark", "lab-chain-4", "lab-choice-2", "--limit", "60"]

@@ -3,9 +3,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
 
 from forkleft.errors import ForkLeftError
+from forkleft.evaluate.evaluation import load_evaluated
 from forkleft.lab.models import FAMILIES, MODELS, STUDENTS, TEACHERS, load_folder, load_model, model_path, read_card
 from forkleft.students.bundled import LAB_VERSION
 
@@ -53,6 +55,17 @@ def test_a_card_says_whether_a_model_is_a_student():
         loaded = load_model(name)
         assert loaded.student.family == FAMILIES[loaded.card.family]
         assert loaded.student.vocabulary.stop_ids == tuple(loaded.model.generation_config.eos_token_id)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_evaluated_as_it_would_be_by_its_name(name):
+    """The kind, the weights and the stop ids of `forkleft eval --model lab:NAME`."""
+    ours, theirs = load_model(name).evaluated, load_evaluated(f"lab:{name}", autoregressive=name in TEACHERS)
+    assert type(ours) is type(theirs)
+    weights = theirs.model.state_dict()
+    assert all(torch.equal(one, weights[key]) for key, one in ours.model.state_dict().items())
+    both = [one.stop_ids if name in TEACHERS else (one.family, one.vocabulary.stop_ids) for one in (ours, theirs)]
+    assert both[0] == both[1]
 
 
 def test_all_weights_together_stay_small():

@@ -5,6 +5,7 @@ import torch
 
 from forkleft.errors import ForkLeftError
 from forkleft.lab import pretrain
+from forkleft.lab.benchmarks import lab_set
 from forkleft.lab.models import FAMILIES, MODELS, lab_student, load_folder, load_model
 from forkleft.lab.pretrain import (
     STUDENTS,
@@ -18,7 +19,7 @@ from forkleft.lab.pretrain import (
     train_student,
     train_teacher,
 )
-from forkleft.lab.questions import held_out, training_stream
+from forkleft.lab.questions import training_stream
 from forkleft.lab.tokenizer import END_OF_TURN, build_tokenizer
 from forkleft.objective.denoising import Example, denoising_loss
 from forkleft.randomness import keyed_generator
@@ -27,7 +28,7 @@ from forkleft.randomness import keyed_generator
 @pytest.fixture
 def few_questions(monkeypatch):
     """What is measured when a training ends is not what these tests are about."""
-    monkeypatch.setattr(pretrain, "held_out", lambda name: held_out(name, 4))
+    monkeypatch.setattr(pretrain, "lab_set", lambda name: lab_set(name, 4))
 
 
 def test_training_is_deterministic_in_its_recipe():

@@ -4,8 +4,8 @@ import pytest
 
 from forkleft.errors import ForkLeftError
 from forkleft.lab.accuracy import measure
+from forkleft.lab.benchmarks import lab_set
 from forkleft.lab.models import load_model
-from forkleft.lab.questions import held_out
 from forkleft.lab.routes import count_routes, print_routes
 
 
@@ -14,12 +14,10 @@ def test_routes_are_the_four_pairs_of_verdicts():
     teacher, student = load_model("teacher-weak"), load_model("student-block")
     for loaded in (teacher, student):
         loaded.model.double()  # nothing hangs on how a near tie is rounded
-    items = held_out("chain-3", 60)
-    pairs = [
-        (s.correct, t.correct)
-        for s, t in zip(measure(student, items).records, measure(teacher, items).records, strict=True)
-    ]
-    assert count_routes(teacher, student, items, "confidence") == {
+    items = lab_set("chain-3", 60)
+    taught = [record.correct for record in measure(teacher, items).records]
+    pairs = list(zip([record.correct for record in measure(student, items).records], taught, strict=True))
+    assert count_routes(taught, student.student, items, "confidence") == {
         "both": pairs.count((True, True)),
         "teacher only": pairs.count((False, True)),
         "student only": pairs.count((True, False)),
