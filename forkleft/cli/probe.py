@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
         rows, prompt_template=options.prompt_template, reference_template="{solution}", verifier=verifier
     )
     student, budget = student_of(options), options.max_new_tokens
-    prompts = [prompt_ids(student.tokenizer, example.messages) for example in examples]
+    prompts = [prompt_ids(student.text_tokenizer, example.messages) for example in examples]
     references = [
         None if example.reference is None else reference_ids(student, example.reference, budget) for example in examples
     ]

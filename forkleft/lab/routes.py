@@ -22,7 +22,7 @@ from forkleft.objective.routes import Route, route_of
 from forkleft.prompts import prompt_ids
 from forkleft.rollout import generate
 from forkleft.rollout.orders import OrderName
-from forkleft.students import Student
+from forkleft.students import Student, load_student
 
 ROUTE_ORDERS: tuple[OrderName, ...] = ("high_entropy", "low_entropy", "confidence")
 # As the paper names the pairs of verdicts in its diagnostics.
@@ -65,7 +65,7 @@ def print_routes(teacher: str, students: Sequence[str], set_name: str, *, as_jso
     for column in ROUTES.values():
         table.add_column(column, justify="right")
     for name in students:
-        student = load_model(name).student
+        student = load_student(f"lab:{name}")
         for order in ROUTE_ORDERS:
             with console.status(f"{name}, {order}"):
                 counts = count_routes(taught, student, items, order)

@@ -114,9 +114,11 @@ def probe_forks(
         for place, entropy in enumerate(written.entropy)
     ]
     forks = [(*row, left) for row, left in zip(rows, prefix_entropy, strict=True) if left >= fork_entropy]
-    means = [sum(column) / len(forks) for column in zip(*forks, strict=True)] if forks else [None] * 4
-    settled = sum(entropy < left / 2 for *_, entropy, left in forks) / len(forks) if forks else None
-    return Forks(len(trajectories), len(rows), len(forks), *means, settled)
+    if not forks:
+        return Forks(len(trajectories), len(rows), 0, None, None, None, None, None)
+    place, commit, entropy, left = (sum(column) / len(forks) for column in zip(*forks, strict=True))
+    settled = sum(fork[2] < fork[3] / 2 for fork in forks) / len(forks)
+    return Forks(len(trajectories), len(rows), len(forks), place, commit, entropy, left, settled)
 
 
 def _batches(readings: Sequence[Reading], size: int) -> list[Sequence[Reading]]:

@@ -48,7 +48,7 @@ def model_card(
         bundled_name(name) or _public_name(name) or _file_name(name) or type(model).__name__
         for name, model in ((source, student.model), (teacher.model.config.name_or_path or "", teacher.model))
     )
-    header = {"library_name": "forkleft", "tags": [*_TAGS, *tags], "base_model": _public_name(source)}
+    header: dict[str, Any] = {"library_name": "forkleft", "tags": [*_TAGS, *tags], "base_model": _public_name(source)}
     header |= {name: value for name, value in (metadata or {}).items() if value}
     schedule = SchedulerType(config.lr_scheduler_type).value
     batch = config.train_batch_size * config.gradient_accumulation_steps * config.world_size
