@@ -114,7 +114,7 @@ def test_benchmarks_and_limit_of_the_command_line(tmp_path):
         ({"limit": 0}, "limit must be at least 1 item, found 0"),
         ({"decoding": {"fast": {"pases": 4}}}, "decoding.fast has no setting 'pases'; did you mean passes?"),
         ({"decoding": {"fast": {"samples": 4}}}, "decoding.fast has no setting 'samples'"),
-        ({"decoding": {"fast": {"passes": 0}}}, "decoding.fast: passes must be at least 1, found 0"),
+        ({"decoding": {"fast": {"passes": 0}}}, "decoding.fast: passes must be a whole number of at least 1, found 0"),
         ({"decoding": {"a": {"passes": 4}, "b": {"passes": 4}}}, "decoding.b is the same as another"),
         ({"curve": ["half"]}, "curve is a list of updates or shares of them"),
         ({"curve": ["120%"]}, "curve is a list of updates or shares of them"),
