@@ -35,10 +35,10 @@ ROUTES = {
 
 def count_routes(teacher: LabModel, student: LabModel, items: Sequence[Question], order: OrderName) -> dict[str, int]:
     """How many questions each route gets when the student writes in `order`, one token a pass."""
-    taught = [record.correct for record in measure(teacher, items).records]
     writer = student.student
     if writer is None:
         raise ForkLeftError(f"{student.card.name} is autoregressive and has no order to write in; name a student")
+    taught = [record.correct for record in measure(teacher, items).records]
     written = generate(writer, prompt_ids(student, items), order=order, max_new_tokens=MAX_NEW_TOKENS)
     found = Verifier("lab").judge([t.text or "" for t in written], [item.answer for item in items])
     routes = [route_of(a_s, a_t) for a_s, a_t in zip(found, taught, strict=True)]
