@@ -4,7 +4,8 @@ import pytest
 import torch
 from exact import assert_exact, assert_no_worse
 
-from forkleft.rollout.orders import ORDERS, Predictions, choose, commits_this_pass, sample, summarise
+from forkleft.errors import ForkLeftError
+from forkleft.rollout.orders import ORDERS, Predictions, choose, commits_this_pass, priority, sample, summarise
 
 
 @pytest.mark.parametrize("masks", range(1, 40))
@@ -29,6 +30,12 @@ def test_eight_positions_in_three_passes():
         taken.append(commits_this_pass(left, 3, r))
         left -= taken[-1]
     assert taken == [3, 3, 2]
+
+
+def test_the_random_order_needs_noise():
+    number_U = torch.zeros(3)
+    with pytest.raises(ForkLeftError, match="the random order needs noise_U, found None"):
+        priority("random", Predictions(number_U, number_U, number_U))
 
 
 def test_choose_takes_the_highest_and_the_lowest_position_at_a_tie():

@@ -85,6 +85,13 @@ def test_a_chat_template_that_was_given_is_saved(tmp_path, kind):
     assert (tmp_path / "c" / "chat_template.jinja").read_text() == given
 
 
+def test_a_student_with_an_origin_but_no_tokenizer_is_saved(tmp_path):
+    student = load_student(write_checkpoint(tmp_path / "a", "sdar").folder)
+    student.tokenizer = None
+    save_student(student, tmp_path / "b")
+    assert load_student(tmp_path / "b").text_tokenizer.get_vocab()
+
+
 def test_saving_again_leaves_no_old_weights(tmp_path):
     student = load_student(write_checkpoint(tmp_path / "a", "sdar").folder)
     save_student(student, tmp_path / "b", shard_bytes=20_000)

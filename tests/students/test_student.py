@@ -31,6 +31,13 @@ def test_from_model_refuses_bad_stop_ids():
         Student.from_model(tiny_model(), BLOCK, MASK, [MASK])
 
 
+def test_text_needs_a_tokenizer():
+    with pytest.raises(ForkLeftError, match="the student has no tokenizer, which turns text into tokens and back"):
+        _ = tiny_student(BLOCK).text_tokenizer
+    tokenizer = build_tokenizer()
+    assert Student.from_model(tiny_model(), BLOCK, MASK, [STOP], tokenizer=tokenizer).text_tokenizer is tokenizer
+
+
 def test_attention_that_would_misread_a_mask_is_refused():
     """Sliding windows see less than the mask; other classes may ignore it or add something of their own."""
     sliding = tiny_model("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=0)

@@ -17,6 +17,12 @@ def test_the_defaults_are_the_designs(tmp_path):
     assert config.objective_settings() == ObjectiveSettings(budget=1024)
 
 
+def test_the_folder_and_the_order_have_values_of_their_own(tmp_path):
+    config = ForkLeftConfig(str(tmp_path), use_cpu=True, seed=5)
+    assert (config.output_path, config.answer_file) == (tmp_path, tmp_path / "teacher_answers.jsonl")
+    assert (config.order_seed, ForkLeftConfig(str(tmp_path), use_cpu=True, data_seed=7).order_seed) == (5, 7)
+
+
 def test_every_field_of_ours_says_what_it_is():
     for field in dataclasses.fields(ForkLeftConfig):
         assert field.metadata.get("help") or field.name not in ForkLeftConfig.__annotations__, field.name

@@ -1,6 +1,5 @@
 """LLaDA as a Llama: its fields and tensors have names of their own."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,7 +50,6 @@ _PARTS: Mapping[str, str] = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ff_norm",
 }
-_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.weight")
 
 
 def as_llama(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,8 +72,5 @@ def tensor_name(name: str) -> str:
     """LLaDA's name of a tensor of Llama."""
     if name in _WHOLE:
         return _WHOLE[name]
-    found = _LAYER.fullmatch(name)
-    if found is None:
-        raise ForkLeftError(f"LLaDA has no name for the tensor {name}; expected a tensor of a stock Llama")
-    number, part = found.groups()
+    number, part = name.removeprefix("model.layers.").removesuffix(".weight").split(".", 1)
     return f"model.transformer.blocks.{number}.{_PARTS[part]}.weight"
