@@ -25,12 +25,6 @@ def test_routes_are_the_four_pairs_of_verdicts():
     }
 
 
-def test_a_teacher_writes_in_no_order():
-    teacher = load_model("teacher-weak")
-    with pytest.raises(ForkLeftError, match="teacher-weak is autoregressive and has no order to write in"):
-        count_routes(teacher, teacher, held_out("chain-4")[:1], "confidence")
-
-
 @pytest.mark.slow
 def test_there_is_something_to_teach(capsys):
     """The strong teacher alone is right on at least a quarter of the questions written highest entropy first."""
