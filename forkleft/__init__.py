@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from forkleft.train.trainer import ForkLeftTrainer
     from forkleft.verify import Verifier
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0.dev0"
 __all__ = [
     "Family",
     "ForkLeftConfig",

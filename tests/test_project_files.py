@@ -27,6 +27,14 @@ def test_the_workflow_runs_the_commands():
     assert [step["run"] for step in steps if "run" in step] == ["make lint", "make test", "make demo"]
 
 
+def test_the_changelog_begins_with_this_version():
+    """A release takes its text from the section of its version."""
+    first = next(line for line in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines() if line[:3] == "## ")
+    version, development = forkleft.__version__.removesuffix(".dev0"), forkleft.__version__.endswith(".dev0")
+    assert first.startswith(f"## {version} ")
+    assert first.endswith("(not released yet)") == development
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_is_evaluated_or_unpickled(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
