@@ -10,7 +10,7 @@ from forkleft.evaluate.statistics import holm
 from forkleft.study.effects import RESAMPLES, Discordance, Effect, discordances, effect
 from forkleft.study.results import StudyResults, tables
 
-Kind = Literal["base", "arm", "teacher"]
+RowKind = Literal["base", "arm", "teacher"]
 # The effect of weighted arms, each given as its verdicts by benchmark.
 Compute = Callable[[Sequence[tuple[float, Mapping[str, np.ndarray]]]], Effect]
 
@@ -19,7 +19,7 @@ Compute = Callable[[Sequence[tuple[float, Mapping[str, np.ndarray]]]], Effect]
 class AccuracyRow:
     """A model or arm and how often it is right. models: how many students, teachers or seeds it is the mean of."""
 
-    kind: Kind
+    kind: RowKind
     name: str
     models: int
     accuracy: Effect
@@ -127,7 +127,7 @@ def _shared_names(kind: str, models: Mapping[str, frozenset[str]]) -> dict[str, 
 
 def _rows(results: StudyResults, decoding: str, compute: Compute) -> list[AccuracyRow]:
     rows = []
-    named: tuple[tuple[Kind, dict[str, str]], ...] = (("base", bases(results)), ("teacher", teachers(results)))
+    named: tuple[tuple[RowKind, dict[str, str]], ...] = (("base", bases(results)), ("teacher", teachers(results)))
     for kind, names in named:
         for name in dict.fromkeys(names.values()):
             arm = next(arm for arm, its in names.items() if its == name)

@@ -17,7 +17,7 @@ from forkleft.students.bundled import local_path
 from forkleft.study.spec import Study, curve_steps
 from forkleft.train.recipes import not_default, recipe_of
 
-Kind = Literal["answers", "base", "teacher", "train"]
+CellKind = Literal["answers", "base", "teacher", "train"]
 # The options that make an untrained student or a teacher, and all that a teacher's answers depend on.
 _STUDENT = ("student", "family", "block_size", "mask_token", "chat_template", "trust_remote_code")
 _TEACHER = ("teacher", "trust_remote_code")
@@ -80,7 +80,7 @@ class Cell:
     routes_of, route: this training has the questions that another training (a digest) had on a route.
     """
 
-    kind: Kind
+    kind: CellKind
     digest: str
     label: str
     options: dict[str, Any]
@@ -210,7 +210,7 @@ def _evaluation(study: Study, decoding: str, settings: dict[str, Any], step: int
     return Evaluation(decoding, settings, study.benchmarks, study.limit, step, study.described)
 
 
-def _digest(kind: Kind, options: Mapping[str, Any]) -> str:
+def _digest(kind: CellKind, options: Mapping[str, Any]) -> str:
     extra = {"questions_from": options["questions_from"]} if "questions_from" in options else {}
     said = not_default({name: value for name, value in options.items() if name not in extra})
     contents = {name: _content(str(said[name])) for name in _FILES if name in said}

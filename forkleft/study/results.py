@@ -18,7 +18,7 @@ from forkleft.files import write_text
 from forkleft.objective.routes import Route
 from forkleft.study.cells import writing
 from forkleft.study.effects import Clusters, Verdicts
-from forkleft.study.grid import Kind, Place
+from forkleft.study.grid import CellKind, Place
 
 RESULTS = "results.json"
 FORMAT = 1
@@ -52,7 +52,7 @@ class Routes:
 class CellResults:
     """What was measured of a cell."""
 
-    kind: Kind
+    kind: CellKind
     label: str
     measured: tuple[Measured, ...]
     routes: Routes | None = None
