@@ -4,11 +4,11 @@ Qwen3, 4 layers, width 512, 2,048 words; 2 questions (LEFTOPD and GOLD), prompt 
 the positions. The phases are those that a training run logs: `rollout`; `teacher`, its hidden states; `readout`, which
 is the forward of all readouts and losses; `backward`.
 
-The FLOPs are those the method asks for, by formula: every token through the linear layers, every query against the keys
-that it may see, every row that is read through the head. Padding, masked keys and whatever else is computed for nothing
-do not count, so waste that grows with the length shows. That tokens and rows are the ones we compute is asserted first,
-at the shorter length, against PyTorch's own count of matrix products (which knows no attention on a CPU). Processor
-time, not wall time: the machine may be shared.
+The FLOPs are those that the method needs, by formula: every token through the linear layers, every query against the
+keys that it may see, every row that is read through the head. Padding, masked keys and other useless work do not count,
+so waste that grows with the length shows. First we assert, at the shorter length, that the formula counts the tokens
+and rows that we really compute, against PyTorch's own count of matrix products (which leaves out attention on a CPU).
+Times are processor time, not wall time: the machine may be shared.
 
 Shapes: V words, E the width of the teacher.
 """
@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from benchmarks.harness import Result
-from benchmarks.models import qwen3, random_ids, student
+from benchmarks.models import qwen3, random_ids, random_student
 from benchmarks.update import lessons_of, taught, write
 from forkleft.objective.supervision import Lesson, ObjectiveSettings
 from forkleft.objective.update import update_loss
@@ -49,7 +49,7 @@ class Work:
 
     def products(self, model: PreTrainedModel) -> int:
         """FLOPs of the linear layers and the head."""
-        linear = [one.weight.numel() for one in model.base_model.modules() if isinstance(one, torch.nn.Linear)]
+        linear = [module.weight.numel() for module in model.base_model.modules() if isinstance(module, torch.nn.Linear)]
         return 2 * self.tokens * sum(linear) + 2 * self.rows * model.get_output_embeddings().weight.numel()
 
     def attention(self, model: PreTrainedModel) -> int:
@@ -64,12 +64,12 @@ def _block(start: int) -> Work:
 
 
 def _clean(blocks: int) -> Work:
-    """The prompt, which is one block, and so many blocks of a continuation."""
+    """The prompt, which is a single block, and the first `blocks` blocks of a continuation."""
     return sum((_block(b * BLOCK) for b in range(blocks)), start=Work(PROMPT, PROMPT**2))
 
 
 def rollout_work(length: int) -> Work:
-    """Of one response: a block is computed in each of its passes, and once more when it is complete, but the last."""
+    """The work of a response: each block is computed in each of its passes and, except the last, once when complete."""
     unresolved = sum(BLOCK - r * BLOCK // PASSES for r in range(PASSES))
     blocks = length // BLOCK
     work = _clean(blocks - 1)
@@ -111,11 +111,11 @@ class Update:
     """The phases of one update at a response length: how long each takes, and its FLOPs."""
 
     def __init__(self, length: int) -> None:
-        self.student = student(VOCABULARY, BLOCK, width=WIDTH)
+        self.student = random_student(VOCABULARY, BLOCK, width=WIDTH)
         self.teacher = Teacher(qwen3(VOCABULARY, width=WIDTH, seed=9), None, stop_ids=self.student.vocabulary.stop_ids)
         self.prompts = random_ids(len(VERDICTS), PROMPT, VOCABULARY)
         self.settings = ObjectiveSettings(budget=length)
-        # So that the teacher's check of its head, made once, is not counted.
+        # The teacher checks its head once, here, so that this is not counted.
         self.teacher.hidden([])
         self.lessons: list[Lesson] = []
 
@@ -149,7 +149,7 @@ class Update:
         return found
 
     def flops(self) -> dict[str, tuple[int, int]]:
-        """What each phase of the last update was asked for: FLOPs of its matrix products, and of its attention."""
+        """What each phase of the last update needs: FLOPs of its matrix products, and of its attention."""
         rollout = sum((rollout_work(self.settings.budget) for _ in self.lessons), start=Work())
         teacher = sum(map(teacher_work, self.lessons), start=Work())
         live, probe = (sum(map(work, self.lessons), start=Work()) for work in (live_work, probe_work))
@@ -167,7 +167,7 @@ class Update:
         }
 
     def check_products(self) -> None:
-        """Assert that the products computed in an update are those asked for."""
+        """Assert that an update computes exactly the matrix products that it needs."""
         counted = {}
 
         def measured(phase: str, work: Callable[[], object]) -> object:

@@ -46,7 +46,7 @@ class Case:
         return self._backward(rows.kl_K, rows.entropy_S, rows.confidence_S)
 
     def full(self) -> dict[str, torch.Tensor]:
-        """As one writes it with all logits in memory."""
+        """The plain way, with all logits in memory."""
         excluded = self.excluded_V.nonzero().flatten()
         logits_SV = self.student["hidden"] @ self.student["weight"].T
         logp_SV = logits_SV.index_fill(-1, excluded, float("-inf")).log_softmax(-1)
@@ -73,7 +73,7 @@ class Case:
         }
 
     def bare_products(self) -> None:
-        """The products that no way around can avoid: logits of both models, and two in the backward."""
+        """The matrix products that cannot be avoided: logits of both models, and two in the backward."""
         for start in range(0, ROWS, 64):
             part = slice(start, start + 64)
             with torch.no_grad():

@@ -9,7 +9,7 @@ from forkleft.students import Family, Student
 
 
 def qwen3(vocabulary: int, *, width: int = 128, seed: int = 0) -> PreTrainedModel:
-    """Qwen3, 4 layers, random."""
+    """A Qwen3 model of 4 layers with random weights."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=vocabulary,
@@ -28,15 +28,15 @@ def qwen3(vocabulary: int, *, width: int = 128, seed: int = 0) -> PreTrainedMode
     return Qwen3ForCausalLM(config).eval()
 
 
-def student(vocabulary: int, block_size: int, *, width: int = 128) -> Student:
-    """That model as a student; its last two ids are mask and stop."""
+def random_student(vocabulary: int, block_size: int, *, width: int = 128) -> Student:
+    """A random `qwen3` as a student; its last two ids are stop and mask."""
     model = qwen3(vocabulary, width=width)
     return Student.from_model(model, Family("block", block_size), vocabulary - 1, [vocabulary - 2])
 
 
-def plain(one: Student) -> PreTrainedModel:
-    """The same weights under Transformers' own attention."""
-    model = copy.deepcopy(one.model)
+def plain(student: Student) -> PreTrainedModel:
+    """A copy of a student's model, under Transformers' own attention."""
+    model = copy.deepcopy(student.model)
     model.set_attn_implementation("sdpa")
     return model
 

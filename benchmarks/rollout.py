@@ -10,7 +10,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from benchmarks.harness import Result, ratio
-from benchmarks.models import plain, random_ids, student
+from benchmarks.models import plain, random_ids, random_student
 from forkleft.rollout import generate
 from forkleft.students import Student
 
@@ -76,17 +76,17 @@ def prefix_once_a_block(model: PreTrainedModel, prompts: list[list[int]], mask_i
 
 
 def bare_forwards(
-    one: Student, model: PreTrainedModel, rollout: Callable[[], object]
+    student: Student, model: PreTrainedModel, rollout: Callable[[], object]
 ) -> tuple[Callable[[], None], int]:
     """The forwards and head projections of a rollout with nothing in between: the same tokens in the same shapes
     through the stock model, against a cache of Transformers' own that already holds the tokens before them."""
     calls: list[tuple] = []
     rows: list[torch.Tensor] = []
-    hidden, logits = one.hidden, one.logits
-    one.hidden = lambda *arguments: calls.append(arguments) or hidden(*arguments)
-    one.logits = lambda h: rows.append(h) or logits(h)
+    hidden, logits = student.hidden, student.logits
+    student.hidden = lambda *arguments: calls.append(arguments) or hidden(*arguments)
+    student.logits = lambda h: rows.append(h) or logits(h)
     rollout()
-    del one.hidden, one.logits
+    del student.hidden, student.logits
     caches: dict[int, DynamicCache] = {}
     for _, positions_N, _ in calls:
         before = int(positions_N[0])
@@ -118,19 +118,19 @@ def bare_forwards(
 
 def run() -> list[Result]:
     """The rollout rows of the table."""
-    one = student(VOCABULARY, BLOCK)
-    model, mask_id = plain(one), one.vocabulary.mask_id
+    student = random_student(VOCABULARY, BLOCK)
+    model, mask_id = plain(student), student.vocabulary.mask_id
     prompts = random_ids(ROWS, PROMPT, VOCABULARY)
 
     def ours() -> list[list[int]]:
-        return [t.tokens for t in generate(one, prompts, order="high_entropy", passes=BLOCK, max_new_tokens=BUDGET)]
+        return [t.tokens for t in generate(student, prompts, order="high_entropy", passes=BLOCK, max_new_tokens=BUDGET)]
 
     tokens = ours()
     assert all(len(row) == BUDGET for row in tokens), "a stop id was written: the sides would do different work"
     assert whole_canvas(model, prompts, mask_id) == tokens
     assert prefix_once_a_block(model, prompts, mask_id) == tokens
     assert whole_canvas(model, prompts, mask_id, full_logits=False) == tokens
-    bare, forwards = bare_forwards(one, model, ours)
+    bare, forwards = bare_forwards(student, model, ours)
     assert forwards == BUDGET // BLOCK * BLOCK, f"{forwards} forwards, not blocks x passes"
     return [
         ratio("rollout: whole canvas every pass / ours", lambda: whole_canvas(model, prompts, mask_id), ours, ">= 7"),

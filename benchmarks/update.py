@@ -2,9 +2,9 @@
 
 Qwen3, 4 layers, width 128, 32,000 words; 8 questions, prompt 64, response 256, blocks of 32, 32 passes, a quarter of
 the positions; a random model as teacher, scripted verdicts. The plain side encodes the whole canvas anew in every pass,
-reads every selected position in a forward of its own, and holds the logits of all positions of a question. What costs
-nothing to do well it does well: the batch is written together, the teacher and the all-mask probe take one forward a
-question, and the head is applied once a question to the rows that are read.
+reads every selected position in a forward of its own, and holds the logits of all positions of a question. Where being
+efficient is easy, it is: the batch is written together, the teacher and the all-mask probe take one forward for each
+question, and the head is applied once for each question, to the rows that are read.
 
 The plain side takes minutes. So it runs once, between three runs of ours, and its rollout with full logits is timed on
 the first block alone: every pass encodes the same canvas, so each block takes as long. Processor time, not wall time:
@@ -23,7 +23,7 @@ import torch
 from transformers import PreTrainedModel
 
 from benchmarks.harness import Result
-from benchmarks.models import plain, qwen3, random_ids, student
+from benchmarks.models import plain, qwen3, random_ids, random_student
 from benchmarks.rollout import commit_highest_entropy
 from forkleft.objective.supervision import Lesson, ObjectiveSettings, plan
 from forkleft.objective.update import update_loss
@@ -40,21 +40,21 @@ VERDICTS = [(True, True), (False, True), (False, True), (False, False)] * 2
 # ---- Ours: the phases of an update, also for the benchmark of their growth ----
 
 
-def write(one: Student, prompts: list[list[int]], length: int, *, passes: int = BLOCK) -> list[list[int]]:
+def write(student: Student, prompts: list[list[int]], length: int, *, passes: int = BLOCK) -> list[list[int]]:
     """The rollout: the responses, in the order of training."""
-    found = generate(one, prompts, order="high_entropy", passes=passes, max_new_tokens=length)
+    found = generate(student, prompts, order="high_entropy", passes=passes, max_new_tokens=length)
     return [trajectory.tokens for trajectory in found]
 
 
 def lessons_of(
-    one: Student,
+    student: Student,
     prompts: list[list[int]],
     responses: list[list[int]],
     verdicts: Sequence[tuple[bool, bool]],
     settings: ObjectiveSettings,
 ) -> list[Lesson]:
     """Routes by the scripted verdicts, and the draws. References are random and as long as the budget."""
-    vocabulary, stop_ids = one.head_weight.shape[0], one.vocabulary.stop_ids
+    vocabulary, stop_ids = student.head_weight.shape[0], student.vocabulary.stop_ids
     references = random_ids(len(prompts), settings.budget - 1, vocabulary, seed=2)
     lessons = []
     for k, (prompt, response, reference, (student_right, teacher_right)) in enumerate(
@@ -186,10 +186,10 @@ class Sides:
     """A batch, the models, and the two ways through one update."""
 
     def __init__(self, vocabulary: int, length: int, dtype: torch.dtype) -> None:
-        self.one = student(vocabulary, BLOCK)
-        self.one.model.to(dtype)
-        self.model, self.master = plain(self.one), qwen3(vocabulary, seed=9).to(dtype)
-        self.teacher = Teacher(self.master, None, stop_ids=self.one.vocabulary.stop_ids)
+        self.student = random_student(vocabulary, BLOCK)
+        self.student.model.to(dtype)
+        self.model, self.master = plain(self.student), qwen3(vocabulary, seed=9).to(dtype)
+        self.teacher = Teacher(self.master, None, stop_ids=self.student.vocabulary.stop_ids)
         self.prompts = random_ids(len(VERDICTS), PROMPT, vocabulary)
         # Random models differ little between positions; with the usual μ no pair would be ranked.
         self.settings = ObjectiveSettings(budget=length, mu=0.01)
@@ -197,27 +197,27 @@ class Sides:
 
     def ours(self) -> tuple[list[list[int]], float]:
         """Responses and loss; gradients are left in the model, seconds in `seconds`."""
-        self.one.model.zero_grad()
+        self.student.model.zero_grad()
         with self.clock("our rollout"):
-            responses = write(self.one, self.prompts, self.settings.budget)
+            responses = write(self.student, self.prompts, self.settings.budget)
         with self.clock("our losses"):
-            lessons = taught(self.teacher, lessons_of(self.one, self.prompts, responses, VERDICTS, self.settings))
+            lessons = taught(self.teacher, lessons_of(self.student, self.prompts, responses, VERDICTS, self.settings))
             options = {"batch_size": len(lessons), "teacher_weight_VE": self.teacher.head_weight}
-            loss, records = update_loss(self.one, lessons, self.settings, **options)
+            loss, records = update_loss(self.student, lessons, self.settings, **options)
             loss.backward()
         assert any(record.pairs for record in records), "no pair qualifies: rankings would not be compared"
         return responses, loss.item()
 
     def compare(self, gradient_error: float) -> None:
         """Run the plain side between runs of ours, and assert that they agree in tokens, loss and gradients."""
-        mask_id, budget = self.one.vocabulary.mask_id, self.settings.budget
+        mask_id, budget = self.student.vocabulary.mask_id, self.settings.budget
         responses, loss = self.ours()
         with self.clock("plain rollout, head on the block"):
             plainly = plain_write(self.model, self.prompts, budget, mask_id, blocks=budget // BLOCK, full_logits=False)
         assert plainly == responses
         self.ours()
         with self.clock("plain losses"):
-            lessons = lessons_of(self.one, self.prompts, plainly, VERDICTS, self.settings)
+            lessons = lessons_of(self.student, self.prompts, plainly, VERDICTS, self.settings)
             plain_loss = plain_backward(self.model, self.master, lessons, self.settings, mask_id)
         self.ours()
         with self.clock("plain rollout, first block"):
@@ -225,13 +225,13 @@ class Sides:
         assert plainly == [response[:BLOCK] for response in responses]
         error = abs(loss - plain_loss) / abs(plain_loss)
         assert error < 1e-5, f"the loss differs by {error:.1e}"
-        for (name, mine), other in zip(self.one.model.named_parameters(), self.model.parameters(), strict=True):
+        for (name, mine), other in zip(self.student.model.named_parameters(), self.model.parameters(), strict=True):
             error = (mine.grad - other.grad).abs().max() / other.grad.abs().max()
             assert error < gradient_error, f"gradient of {name} differs by {error:.1e}"
 
     @contextmanager
     def clock(self, name: str) -> Iterator[None]:
-        """Note the seconds that something takes."""
+        """Add the processor time of what runs within to `seconds`."""
         start = time.process_time()
         yield
         self.seconds.setdefault(name, []).append(time.process_time() - start)

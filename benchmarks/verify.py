@@ -1,8 +1,8 @@
 """10,000 mathematical responses through two worker processes, after their start, judged in both ways.
 
-The responses are the reference solutions of GSM8K (training and test) and MATH500 with their own answers, and the rest
-with answers of other questions, which takes longer: every way to be equal is tried. No pair occurs twice. The files are
-read from the folder FORKLEFT_DATA; without it there are no rows, and that is said.
+The responses are the reference solutions of GSM8K (training and test) and MATH500, first with their own answers, then
+with answers of other questions, which takes longer because every way to be equal is tried. No pair occurs twice. The
+files are read from the folder FORKLEFT_DATA; without it there are no rows, and a message says so.
 """
 
 import logging

@@ -31,7 +31,7 @@ RHO, MU, DELTA, RANK_WEIGHT = 0.25, 0.1, 0.1, 0.1  # ρ, μ, δ and λ of the pa
 
 @dataclass(frozen=True)
 class Fixed:
-    """What is fixed before the losses: the route, c with S_c, for GOLD g with S_g, for LEFTOPD the teacher's states."""
+    """A question before its losses: route, c with S_c, for GOLD also g with S_g, for LEFTOPD the teacher's states."""
 
     route: Route
     own: Reading
@@ -80,27 +80,27 @@ def read(student: Student, hidden_SD: torch.Tensor, reading: Reading, teacher: T
     return head_rows(hidden_SD, student.head_weight, targets_S, student.excluded_V, teacher=teacher)
 
 
-def losses(student: Student, one: Fixed) -> torch.Tensor:
+def losses(student: Student, question: Fixed) -> torch.Tensor:
     """Content and ranking loss of a question, both 0 if it is excluded."""
-    if one.route is Route.EXCLUDE:
+    if question.route is Route.EXCLUDE:
         return torch.zeros(2)
     # The student's prefix readout (`left`): s_i = p_θ(· | P, c_<i), target and suffix hidden. Gradients flow.
-    left = read(student, prefix_hidden(student, [one.own], budget=BUDGET), one.own, one.teacher_rows)
+    left = read(student, prefix_hidden(student, [question.own], budget=BUDGET), question.own, question.teacher_rows)
     # Content loss (`branchloss`, `selected-mean`): the mean over the selected positions.
-    if one.route is Route.GOLD:
-        reference = read(student, prefix_hidden(student, [one.reference], budget=BUDGET), one.reference)
+    if question.route is Route.GOLD:
+        reference = read(student, prefix_hidden(student, [question.reference], budget=BUDGET), question.reference)
         content = selected_mean(reference.nll_S)
     else:
-        content = selected_mean(left.nll_S if one.route is Route.CE else left.kl_K)
+        content = selected_mean(left.nll_S if question.route is Route.CE else left.kl_K)
     # Ranking loss (`coupling`, `rank`): less confidence where the prefix tells more.
-    mask = read(student, all_mask_hidden(student, [one.own], budget=BUDGET), one.own)
+    mask = read(student, all_mask_hidden(student, [question.own], budget=BUDGET), question.own)
     pairs_SS = qualifying_pairs(contrast(mask.entropy_S, left.entropy_S), MU)
     return torch.stack([content, ranking_loss(left.confidence_S, pairs_SS, DELTA)])
 
 
 def objective(student: Student, batch: Sequence[Fixed]) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """L(θ) (`total`) and the two losses of each question. Excluded questions count in the size of the batch."""
-    found = [losses(student, one) for one in batch]
+    found = [losses(student, question) for question in batch]
     return sum(content + RANK_WEIGHT * rank for content, rank in found) / len(batch), found
 
 
@@ -109,11 +109,11 @@ def main() -> None:
     student = load_student("lab:student-block")
     teacher = load_teacher("lab:teacher-strong", student=student)
     student = sharing_vocabulary(student, teacher)
-    # This teacher knows all chains. In the choice questions it may write no steps, and is often wrong.
+    # This teacher knows all chains. On the choice questions it writes no steps, and is often wrong.
     items = questions(3, 4, split="train", seed=SEED) + questions(3, 2, split="train", seed=SEED, form="choice")
     batch = collect(student, teacher, items)
     before, found = objective(student, batch)
-    if all(one.route is Route.EXCLUDE for one in batch):
+    if all(question.route is Route.EXCLUDE for question in batch):
         raise SystemExit("every question is excluded: no update")
 
     optimizer = torch.optim.AdamW(student.model.parameters(), lr=1e-4, weight_decay=0.0)
@@ -124,8 +124,8 @@ def main() -> None:
         after, _ = objective(student, batch)
 
     print(f"{'question':30} {'route':8} {'tokens':>6} {'content':>8} {'ranking':>8}")
-    for item, one, (content, rank) in zip(items, batch, found, strict=True):
-        print(f"{item.question:30} {one.route:8} {len(one.own.response):6} {content:8.5f} {rank:8.5f}")
+    for item, question, (content, rank) in zip(items, batch, found, strict=True):
+        print(f"{item.question:30} {question.route:8} {len(question.own.response):6} {content:8.5f} {rank:8.5f}")
     print(f"loss before {before:.5f}, after {after:.5f}")
 
 

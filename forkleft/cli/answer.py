@@ -18,6 +18,6 @@ def run(options: argparse.Namespace) -> None:
         from forkleft.cli import runs
         from forkleft.train import recipes
 
-        # Any number of processes may ask: no update is divided among them.
+        # Only an update must be divided evenly among processes; answers need not be.
         said.pop("questions_per_update", None)
         runs.answer(*recipes.recipe_of(said))

@@ -1,4 +1,4 @@
-"""What the commands share: how a command is added, arguments of models and samplers, and what is made of them."""
+"""What the commands share: adding a command, the arguments of models and samplers, and loading what they name."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from forkleft.students import Student
 
 Commands = argparse._SubParsersAction
-# Unpacking a GGUF file is worth a line where it takes longer than this.
+# If unpacking a GGUF file takes longer than this, a line says so.
 _LONG_SECONDS = 5.0
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
@@ -27,21 +27,21 @@ def add_command(
     takes_options: bool = False,
     add_help: bool = True,
 ) -> argparse.ArgumentParser:
-    """Add a command that calls `run` with its options; with takes_options, what it does not know is in `rest`."""
+    """Add a command that calls `run` with its options. With takes_options, unknown arguments are kept in `rest`."""
     parser = parsers.add_parser(
         name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", add_help=add_help
     )
-    # Also behind the command, where people put it; SUPPRESS keeps the one in front of it.
+    # `--debug` may also come after the command; SUPPRESS keeps the value of one before it.
     parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.set_defaults(run=run, takes_options=takes_options, parser=parser)
     return parser
 
 
 def model_arguments(command: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Which student, and where: the same for every command that loads one."""
+    """Add the arguments that say which student to load, and where."""
     other = "" if required else " (default: a small stand-in)"
-    told = f"a folder, a repository of the hub, lab:NAME{other}"
-    command.add_argument("--model", required=required, metavar="MODEL", help=told)
+    help_text = f"a folder, a repository of the hub, lab:NAME{other}"
+    command.add_argument("--model", required=required, metavar="MODEL", help=help_text)
     command.add_argument("--family", metavar="NAME", help="where the checkpoint does not tell (docs/models.md)")
     command.add_argument("--block-size", type=int, metavar="N", help="where the family's usual one is not wanted")
     command.add_argument("--mask-token", type=token, metavar="TOKEN", help="or its id, where the checkpoint says none")
@@ -56,15 +56,15 @@ def model_arguments(command: argparse.ArgumentParser, *, required: bool = True) 
 
 
 def template_argument(command: argparse.ArgumentParser) -> None:
-    """For a tokenizer without a chat template."""
-    told = "a Jinja file, or Jinja: where the tokenizer has no chat template, or instead of its own"
-    command.add_argument("--chat-template", metavar="FILE", help=told)
+    """Add `--chat-template`."""
+    help_text = "a Jinja file, or Jinja: where the tokenizer has no chat template, or instead of its own"
+    command.add_argument("--chat-template", metavar="FILE", help=help_text)
 
 
 def sampler_arguments(command: argparse.ArgumentParser) -> None:
-    """How a student writes."""
-    told = "static (default): a fixed number of tokens a pass; native: the family's own settings (docs/models.md)"
-    command.add_argument("--decoding", choices=("static", "native"), default="static", help=told)
+    """Add the arguments that say how a student writes."""
+    help_text = "static (default): a fixed number of tokens a pass; native: the family's own settings (docs/models.md)"
+    command.add_argument("--decoding", choices=("static", "native"), default="static", help=help_text)
     command.add_argument("--passes", type=int, metavar="N", help="passes a block (default: one token a pass)")
     command.add_argument("--threshold", type=float, metavar="P", help="also commit all positions above this confidence")
     command.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest token")
@@ -79,17 +79,17 @@ def token(text: str) -> str | int:
 
 
 def hide_loading_bars() -> None:
-    """Transformers draws a progress bar for every model it loads; ours load in an instant."""
+    """Switch off the progress bar that Transformers draws for every model it loads."""
     from transformers import modeling_gguf_pytorch_utils
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    # This one asks nobody.
+    # This bar ignores the setting above.
     modeling_gguf_pytorch_utils.tqdm = _unpacked
 
 
 def _unpacked(tensors: Sequence[Any], **bar: Any) -> Iterator[Any]:
-    """The tensors of a GGUF file, and one line instead of a bar if it takes long to unpack them."""
+    """The tensors of a GGUF file; prints one line, instead of a bar, if it takes long to unpack them."""
     begun, said = time.monotonic(), False
     for number, tensor in enumerate(tensors):
         if not said and time.monotonic() - begun > _LONG_SECONDS:
@@ -99,7 +99,7 @@ def _unpacked(tensors: Sequence[Any], **bar: Any) -> Iterator[Any]:
 
 
 def place(options: argparse.Namespace) -> tuple[str, Any]:
-    """The device and the precision that were asked for, or that fit."""
+    """The device and the precision that the options name, or the defaults for this machine."""
     import torch
 
     # Under torchrun every process has a GPU of its own.
@@ -113,7 +113,7 @@ def place(options: argparse.Namespace) -> tuple[str, Any]:
 
 
 def loading(options: argparse.Namespace) -> dict[str, Any]:
-    """What was said of the model, its device and its precision, as the loaders take it."""
+    """The options of the model, its device and its precision, as arguments of the loaders."""
     device, dtype = place(options)
     names = ("family", "block_size", "mask_token", "chat_template", "trust_remote_code")
     said = {name: getattr(options, name) for name in names}
@@ -121,7 +121,7 @@ def loading(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def student_of(options: argparse.Namespace) -> "Student":
-    """The student that was asked for."""
+    """Load the student that the options name."""
     from forkleft.students import load_student
 
     return load_student(options.model, **loading(options))

@@ -12,8 +12,8 @@ def add(commands: Commands) -> None:
     convert.add_argument("--model", required=True, metavar="FOLDER", help="a folder or a repository of the hub")
     convert.add_argument("--output", required=True, type=Path, metavar="FOLDER", help="a new folder for the student")
     convert.add_argument("--family", required=True, metavar="NAME", help="what it is to become (docs/models.md)")
-    told = "a reserved token or its id, or a new token (default: the family's)"
-    convert.add_argument("--mask-token", type=token, metavar="TOKEN", help=told)
+    help_text = "a reserved token or its id, or a new token (default: the family's)"
+    convert.add_argument("--mask-token", type=token, metavar="TOKEN", help=help_text)
     convert.add_argument("--dtype", choices=DTYPES, help="of the written weights (default: as they are)")
     convert.add_argument("--block-size", type=int, metavar="N", help="tokens a block (default: the family's)")
     convert.add_argument("--gguf-file", metavar="FILE", help="the GGUF file in the folder or repository")

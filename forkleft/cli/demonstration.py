@@ -1,7 +1,7 @@
 """The demo behind `forkleft demo` and `make demo`: distil the lab's student, and measure what it learned.
 
-It is `forkleft train` with the lab's recipe, `forkleft eval` before and after, and `forkleft compare`. What the recipe
-says is said there alone (`recipes/lab.yaml`, in the package `lab/recipe.yaml`).
+It is `forkleft train` with the lab's recipe, `forkleft eval` before and after, and `forkleft compare`. All settings of
+the training are in the recipe (`recipes/lab.yaml`, in the package `lab/recipe.yaml`).
 """
 
 from pathlib import Path
@@ -28,8 +28,8 @@ def demo(
 ) -> None:
     """Distil a lab student with a lab teacher, evaluate before and after, print the table, and leave the run's folder.
 
-    student, teacher: names of the lab's models. What is not given is as the recipe says. Raises ForkLeftError if the
-    folder exists already or cannot be made, or there is nothing to do.
+    student, teacher: names of the lab's models. Arguments that are not given are taken from the recipe. Raises
+    ForkLeftError if the folder exists already or cannot be made, or there is nothing to do.
     """
     if updates is not None and updates < 1:
         raise ForkLeftError(f"expected at least 1 update, found {updates}")
@@ -39,7 +39,7 @@ def demo(
     check_writable(folder)
     given = {"student": student and f"lab:{student}", "teacher": teacher and f"lab:{teacher}", "max_steps": updates}
     said = read_options(RECIPE) | {name: value for name, value in given.items() if value is not None}
-    # On the CPU also where there is a GPU, which computes other last digits.
+    # Always on the CPU: a GPU computes other last digits.
     said |= {"output_dir": str(folder), "use_cpu": True}
     recipe, config = recipe_of(said)
     console = Console()
@@ -53,11 +53,11 @@ def demo(
     _evaluate(str(folder), results / "trained", console)
     _headed("Before (A) and after (B)", console)
     compare(results / "base", results / "trained", console=console)
-    print(runs.told_of_end(folder))
+    print(runs.end_message(folder))
 
 
 def _introduction(recipe: Recipe, config: ForkLeftConfig) -> str:
-    """Who learns from whom. Raises ForkLeftError if that cannot be."""
+    """A text that says who learns from whom. Raises ForkLeftError if they are not a student and a teacher."""
     student, teacher = (models.read_card(local_path(name)) for name in (recipe.student, recipe.teacher))
     if student.family is None or teacher.family is not None:
         raise ForkLeftError(

@@ -15,22 +15,22 @@ def add(commands: Commands) -> None:
     evaluate.add_argument("--list", action="store_true", help="list the benchmarks, and whether their data is at hand")
     model_arguments(evaluate, required=False)
     evaluate.add_argument("--ar", action="store_true", help="the model is autoregressive: a teacher, a reference")
-    told = "with --ar, over several devices: auto, balanced … (default: on --device alone)"
-    evaluate.add_argument("--device-map", metavar="MAP", help=told)
-    told = "gsm8k, mmlu, lab-chain-4 …, or a YAML file that describes your own"
-    evaluate.add_argument("--benchmark", nargs="+", action="extend", metavar="NAME", help=told)
+    help_text = "with --ar, over several devices: auto, balanced … (default: on --device alone)"
+    evaluate.add_argument("--device-map", metavar="MAP", help=help_text)
+    help_text = "gsm8k, mmlu, lab-chain-4 …, or a YAML file that describes your own"
+    evaluate.add_argument("--benchmark", nargs="+", action="extend", metavar="NAME", help=help_text)
     evaluate.add_argument(
         "--output", type=Path, metavar="FOLDER", help="for the results; what is there is gone on with"
     )
-    told = "the questions: a file, a folder, or owner/name on the hub (default: $FORKLEFT_DATA, then the hub)"
-    evaluate.add_argument("--data", metavar="SOURCE", help=told)
+    help_text = "the questions: a file, a folder, or owner/name on the hub (default: $FORKLEFT_DATA, then the hub)"
+    evaluate.add_argument("--data", metavar="SOURCE", help=help_text)
     evaluate.add_argument("--subset", metavar="NAME", help="of the data set on the hub")
     evaluate.add_argument("--split", metavar="NAME", help="of the data set on the hub (default test)")
-    told = "let the model write, or compare letters in the answer slot (default: the benchmark's)"
-    evaluate.add_argument("--protocol", choices=("generated", "slot"), help=told)
-    told = "of mathematical answers: opdlm (the default, as the paper's were), math (as in training); of any that are "
-    told += "written: your own function, package.module:function"
-    evaluate.add_argument("--verifier", metavar="NAME", help=told)
+    help_text = "let the model write, or compare letters in the answer slot (default: the benchmark's)"
+    evaluate.add_argument("--protocol", choices=("generated", "slot"), help=help_text)
+    help_text = "of mathematical answers: opdlm (the default, as the paper's were), math (as in training); "
+    help_text += "of any that are written: your own function, package.module:function"
+    evaluate.add_argument("--verifier", metavar="NAME", help=help_text)
     evaluate.add_argument("--limit", type=int, metavar="N", help="only the first N items")
     evaluate.add_argument("--samples", type=int, default=1, metavar="K", help="responses an item, for avg@k and pass@k")
     sampler_arguments(evaluate)
@@ -61,12 +61,13 @@ def run(options: argparse.Namespace) -> None:
                 raise ForkLeftError(f"there is no benchmark {name!r}; {hint}")
             chosen.append(known[name])
             continue
-        for one in read_benchmarks(name):
-            if one.name in known:
-                raise ForkLeftError(f"{name}: there is a benchmark {one.name} already; give yours another name")
-            chosen.append(one)
+        for benchmark in read_benchmarks(name):
+            if benchmark.name in known:
+                raise ForkLeftError(f"{name}: there is a benchmark {benchmark.name} already; give yours another name")
+            chosen.append(benchmark)
     if options.list:
-        list_benchmarks([*known.values(), *(one for one in chosen if one.name not in known)], folder=options.data)
+        own = [benchmark for benchmark in chosen if benchmark.name not in known]
+        list_benchmarks([*known.values(), *own], folder=options.data)
         return
     for name in ("model", "benchmark", "output"):
         if getattr(options, name) is None:
@@ -74,23 +75,25 @@ def run(options: argparse.Namespace) -> None:
     if options.device_map is not None and (options.device is not None or not options.ar):
         raise ForkLeftError("--device-map spreads the model of --ar over devices; it goes with --ar, without --device")
     if options.protocol is not None:
-        chosen = [replace(one, protocol=options.protocol) for one in chosen]
+        chosen = [replace(benchmark, protocol=options.protocol) for benchmark in chosen]
     if options.verifier is not None:
         verifier = Verifier.of(options.verifier)
         if verifier.function is not None:
-            others = [one.name for one in chosen if one.protocol == "slot"]
-            told = "judges what is written, and {} compare letters in a slot; add --protocol generated, or"
+            others = [benchmark.name for benchmark in chosen if benchmark.protocol == "slot"]
+            reason = "judges what is written, and {} compare letters in a slot; add --protocol generated, or"
         else:
-            others = [one.name for one in chosen if {verifier.kind, one.verifier.kind} - {*MATHEMATICAL}]
-            told = "is for mathematical answers, and those of {} are not;"
+            others = [
+                benchmark.name for benchmark in chosen if {verifier.kind, benchmark.verifier.kind} - {*MATHEMATICAL}
+            ]
+            reason = "is for mathematical answers, and those of {} are not;"
             if verifier.kind not in MATHEMATICAL:
-                told = "cannot be given to {}: expected opdlm, math or package.module:function;"
+                reason = "cannot be given to {}: expected opdlm, math or package.module:function;"
         if others:
             raise ForkLeftError(
-                f"--verifier {verifier.kind} {told.format(', '.join(others))} evaluate them by themselves, without it"
+                f"--verifier {verifier.kind} {reason.format(', '.join(others))} evaluate them by themselves, without it"
             )
-        chosen = [replace(one, verifier=verifier) for one in chosen]
-    made = [one.name for one in chosen if one.source is not None]
+        chosen = [replace(benchmark, verifier=verifier) for benchmark in chosen]
+    made = [benchmark.name for benchmark in chosen if benchmark.source is not None]
     said = [f"--{name}" for name in ("data", "subset", "split") if getattr(options, name) is not None]
     if made and said:
         raise ForkLeftError(
@@ -105,11 +108,11 @@ def run(options: argparse.Namespace) -> None:
             raise ForkLeftError("--subset and --split are of a data set of the hub; name it with --data owner/name")
         source = HubData(source, (options.subset,), options.split or HubData.split)
     if source is None:
-        for one in chosen:
-            if one.source is None:
-                # Says if FORKLEFT_DATA leads nowhere.
-                data_at_hand(one)
-    # What is heavy, after the mistakes that can be told without it.
+        for benchmark in chosen:
+            if benchmark.source is None:
+                # Raises if FORKLEFT_DATA names no folder.
+                data_at_hand(benchmark)
+    # Imported only now: mistakes above are found without waiting for PyTorch.
     from forkleft.evaluate.evaluation import check_evaluation, load_evaluated, run_evaluation
     from forkleft.evaluate.protocols import Settings
 
@@ -125,9 +128,9 @@ def run(options: argparse.Namespace) -> None:
         batch_size=options.batch_size,
         seed=options.seed,
     )
-    # Before questions are fetched, and a large model is loaded for minutes.
+    # Checked before questions are fetched and a large model is loaded for minutes.
     check_evaluation(chosen, options.output, settings=settings, limit=options.limit, autoregressive=options.ar)
-    items = [load_benchmark(one, source) for one in chosen]
+    items = [load_benchmark(benchmark, source) for benchmark in chosen]
     hide_loading_bars()
     model = load_evaluated(
         options.model,

@@ -23,8 +23,8 @@ def add(commands: Commands) -> None:
     generate.add_argument("--plain", action="store_true", help="take prompts as they are, without the chat template")
     generate.add_argument("--json", action="store_true", help="one JSON object a line: text, tokens, passes, entropies")
     generate.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="response budget (default 256)")
-    told = "for watching: show every pass so long (default 0.2, if no number follows)"
-    generate.add_argument("--slow", type=float, nargs="?", default=0.0, const=0.2, metavar="SECONDS", help=told)
+    help_text = "for watching: show every pass so long (default 0.2, if no number follows)"
+    generate.add_argument("--slow", type=float, nargs="?", default=0.0, const=0.2, metavar="SECONDS", help=help_text)
     orders = ("confidence", "high_entropy", "low_entropy", "left_to_right", "random")
     generate.add_argument("--order", choices=orders, help="default confidence, or the family's native one")
     sampler_arguments(generate)

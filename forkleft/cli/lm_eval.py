@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> None:
     """`forkleft lm-eval`."""
     from forkleft.evaluate import harness
 
-    # Where lm_eval shows its own help, which knows none of our options.
+    # In these cases lm_eval shows its own help, which does not have our options.
     if not options.rest or {"-h", "--help"} & set(options.rest):
         print(options.own_help(), flush=True)
     if code := harness.main(options.rest, chat_template=options.chat_template):

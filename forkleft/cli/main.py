@@ -1,4 +1,4 @@
-"""The `forkleft` command. Each sub-command stands in a file of its own: its arguments, and what it does with them."""
+"""The `forkleft` command. Each sub-command has a file of its own, with its arguments and what it does with them."""
 
 import argparse
 import difflib
@@ -27,7 +27,7 @@ from forkleft.cli import (
 )
 from forkleft.errors import ForkLeftError
 
-# In the order in which --help names them. What is heavy is imported when a command runs.
+# In the order in which --help names them. Heavy modules are imported only when a command runs.
 _COMMANDS = (
     demo,
     train,
@@ -65,7 +65,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _StandardError(logging.StreamHandler):
-    """Writes to what standard error is at the moment: a bar that moves puts itself there, and makes room for lines."""
+    """Writes to the current `sys.stderr`: a moving progress bar replaces it, to make room for lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest and not options.takes_options:
         options.parser.error(f"unrecognized arguments: {' '.join(rest)}{_nearest(options.parser, rest)}")
     options.rest = rest
-    # What loading found out: which tokens the models share, which fields of a configuration nobody reads.
+    # Shows what loading reports: which tokens the models share, which fields of a configuration are not used.
     logging.basicConfig(format="%(message)s", handlers=[_StandardError()])
     logging.getLogger("forkleft").setLevel(logging.INFO)
     try:
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("forkleft: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe went away (`| head`). Python would complain once more while closing standard output.
+        # The reader of a pipe has ended (`| head`). Without this, closing standard output would raise once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

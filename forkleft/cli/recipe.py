@@ -9,12 +9,12 @@ from forkleft.cli.arguments import hide_loading_bars
 from forkleft.errors import ForkLeftError
 from forkleft.files import missing_yaml
 
-# In front of what an option does.
+# Before the description of an option.
 _INDENT = " " * 4
 
 
 def recipe_arguments(command: argparse.ArgumentParser) -> None:
-    """A recipe, and any of its options behind it."""
+    """Add `--config`, `--options`, and a usage line that says that options of the recipe may follow."""
     command.usage = f"{command.prog} --config FILE [--OPTION VALUE ...]"
     command.epilog = "Every option of the recipe can be given behind it and then wins: --learning_rate 1e-6."
     command.add_argument("--config", type=Path, metavar="FILE", help="a recipe, such as recipes/lab.yaml")
@@ -22,11 +22,11 @@ def recipe_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def recipe_options(options: argparse.Namespace) -> dict[str, Any] | None:
-    """What the recipe and the command line say; nothing, if only the list of options was asked for."""
+    """The options of the recipe and the command line; None if only the list of options was asked for."""
     if options.options:
         _list_options()
         return None
-    # Before anything heavy is imported: these mistakes are told at once.
+    # Checked before anything heavy is imported, so that these errors come at once.
     if options.config is None:
         raise ForkLeftError(
             "expected a recipe: --config recipes/lab.yaml, for instance; --options lists what is in one"
@@ -53,5 +53,5 @@ def _list_options() -> None:
             for line in head.wrap(console, console.width):
                 line.rstrip()
                 console.print(line)
-            for told in textwrap.wrap(help_of(option), console.width - len(_INDENT)):
-                console.print(Text(_INDENT + told), soft_wrap=True)
+            for text in textwrap.wrap(help_of(option), console.width - len(_INDENT)):
+                console.print(Text(_INDENT + text), soft_wrap=True)

@@ -41,7 +41,7 @@ _ASKING = "teacher"
 
 
 class _KeptRecipe(TrainerCallback):
-    """Leaves a recipe in the output folder that repeats the run, once the run has been accepted and begins."""
+    """Writes a recipe that repeats the run into the output folder, when the run begins."""
 
     def __init__(self, page: str, folder: Path) -> None:
         self.page, self.folder = page, folder
@@ -54,12 +54,12 @@ class _KeptRecipe(TrainerCallback):
 
 
 def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> ForkLeftTrainer:
-    """Train as a recipe says; `config.resume_from_checkpoint` resumes. The trainer is returned.
+    """Train as a recipe says, or resume (`config.resume_from_checkpoint`). Returns the trainer.
 
-    said: the options that both come from (`read_options`); they are kept in the output folder.
+    said: the options that recipe and config come from (`read_options`); they are written into the output folder.
     """
     folder = RunFolder(config.output_path)
-    # From the start: a second run does not wait for its models to be told that it may not write here.
+    # Held from the start, so that a second run is refused before it loads its models.
     with folder.held():
         found = prepare(recipe, config, folder)
         student = student_of(recipe)
@@ -85,32 +85,32 @@ def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> Fo
     return trainer
 
 
-def told_of_end(folder: Path) -> str:
-    """What a run has left in its folder, for people, in lines of 80 columns."""
+def end_message(folder: Path) -> str:
+    """A message that says what a run has left in its folder, in lines of 80 columns."""
     names = ["metrics.jsonl", "curves.png", *(path.name for path in checkpoints.steps(folder).values())]
     there = ["the model", "its card", *(name for name in names if (folder / name).exists())]
     return _wrapped(f"{folder}: {', '.join(there[:-1])} and {there[-1]}", indent="  ")
 
 
 def check(recipe: Recipe, config: ForkLeftConfig, remarks: Sequence[str] = ()) -> None:
-    """Check a run as `train` does before it loads the models, and print what it would do; remarks go with it."""
+    """Check a run as `train` does before it loads the models, and print what it would do, with the remarks."""
     folder = RunFolder(config.output_path)
     found = prepare(recipe, config, folder)
     if PartialState().is_main_process:
-        told = [*plan_of(recipe, config, folder, found), *(("remark", remark) for remark in remarks)]
-        for name, text in told:
+        lines = [*plan_of(recipe, config, folder, found), *(("remark", remark) for remark in remarks)]
+        for name, text in lines:
             print(_wrapped(f"{name:<10} {text}", indent=" " * 11))
 
 
 def _wrapped(text: str, *, indent: str) -> str:
-    """Lines of 80 columns; a path is not broken, so that it can be copied."""
+    """Wrap a text to 80 columns. Paths are not broken, so that they can be copied."""
     return textwrap.fill(text, 80, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def prepare(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder) -> Prepared:
-    """Check all that can be without the weights of the models, and read the questions. Raises ForkLeftError.
+    """Check all that can be checked without the weights of the models, and read the questions. Raises ForkLeftError.
 
-    folder: the output folder; if it is held, it is by this run.
+    folder: the output folder; if it is held, then by this run.
     """
     check_options(recipe, config)
     in_main_process(partial(check_folder, config, folder))
@@ -128,7 +128,7 @@ def prepare(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder) -> Prepar
 
 
 def _without_weights(recipe: Recipe) -> tuple[Student, Teacher]:
-    """Both models, without their weights, the student over the vocabulary that they share; their server answers."""
+    """Both models without their weights, the student restricted to the shared vocabulary. Checks the answer server."""
     student = student_of(recipe, weights=False)
     teacher = teacher_of(recipe, student, weights=False)
     server = _server(recipe, teacher)
@@ -138,12 +138,12 @@ def _without_weights(recipe: Recipe) -> tuple[Student, Teacher]:
 
 
 def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
-    """Fill the teacher's answer cache with the answers to all training questions, and say how many are right.
+    """Fill the teacher's answer cache with the answers to all training questions, and print how many are right.
 
     Processes under torchrun divide the questions.
     """
     state, console, budget = PartialState(), Console(), config.teacher_max_new_tokens
-    # Of the student only its tokenizer, context and stop ids are needed; of a teacher on a server, too.
+    # Only the student's tokenizer, context and stop ids are needed, and no more of a teacher on a server.
     student, teacher = _without_weights(recipe)
     cache, verifier = AnswerCache(config.answer_file), config.named_verifier()
     examples = prepare_examples(student, teacher, _train_rows(recipe, config), config, verifier)
@@ -161,13 +161,14 @@ def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
         def found(count: int) -> None:
             meter.move(meter.done + count)
             meter.tell("")
-            # Anew: the answers of a batch come together, and until the next ones a log shall not be silent.
+            # Begun again after each batch, so that a log is not silent until the next one.
             meter.phase(_ASKING)
 
         meter.phase(_ASKING)
 
         asked = [example.messages for example in mine]
-        texts = [one.text for one in cached_answers(answerer, cache, asked, max_new_tokens=budget, found=found)]
+        answers = cached_answers(answerer, cache, asked, max_new_tokens=budget, found=found)
+        texts = [written.text for written in answers]
     expected = [example.answer for example in mine]
     right = sum(verifier.judge(texts, expected, ids=[example.id for example in mine]))
     right, new = map(sum, zip(*gather_object([(right, len(set(unknown)))]), strict=True))
@@ -210,7 +211,7 @@ def teacher_of(recipe: Recipe, student: Student, *, weights: bool = True) -> Tea
         **settings,
     )
     if recipe.teacher_gguf_file is not None or recipe.teacher.endswith(".gguf"):
-        # Transformers notes the folder, in which there may be several.
+        # Transformers names only the folder, and there may be several files in it.
         teacher.model.config.name_or_path = str(Path(recipe.teacher, recipe.teacher_gguf_file or ""))
     return teacher
 
@@ -246,7 +247,7 @@ def _lab_rows(name: str, count: int | None, seed: int) -> list[dict[str, Any]]:
     elif name in HELD_OUT_SETS:
         items = held_out(name)
     else:
-        sets = ", ".join(_LAB + one for one in (_LAB_TRAIN, *HELD_OUT_SETS))
+        sets = ", ".join(_LAB + known for known in (_LAB_TRAIN, *HELD_OUT_SETS))
         raise ForkLeftError(f"the lab has no data {name!r}; there are {sets}")
     return [
         {"id": item.id, "question": item.prompt, "answer": item.answer, "solution": item.solution} for item in items
@@ -268,7 +269,7 @@ def _hub_rows(source: str, subset: str | None, split: str) -> Any:
 def _train_rows(recipe: Recipe, config: ForkLeftConfig) -> Sequence[Mapping[str, Any]]:
     if recipe.train_ids is None and recipe.train_route is not None:
         raise ForkLeftError("train_route is of the routes.jsonl that train_ids names; add train_ids, or leave it out")
-    # Before the data, which may take long to load.
+    # Read before the data, which may take long to load.
     names = None if recipe.train_ids is None else read_ids(recipe.train_ids, recipe.train_route)
     with _said_in("train_data"):
         rows = rows_of(
@@ -298,7 +299,7 @@ def _eval_rows(recipe: Recipe, source: str, config: ForkLeftConfig) -> list[dict
 
 @contextmanager
 def _said_in(option: str) -> Iterator[None]:
-    """Name the option in mistakes that are found within."""
+    """Put the option's name in front of errors that are raised within."""
     try:
         yield
     except ForkLeftError as error:
@@ -306,7 +307,7 @@ def _said_in(option: str) -> Iterator[None]:
 
 
 def _server(recipe: Recipe, teacher: Teacher) -> AnswerServer | None:
-    """The server of a recipe, whose answers end where those of the teacher in memory do."""
+    """The answer server of a recipe. Its answers end at the same stop tokens as those of the teacher in memory."""
     if recipe.answers_url is None:
         return None
     stop = [str(teacher.tokenizer.decode([i])) for i in teacher.stop_ids]

@@ -38,8 +38,8 @@ def add(commands: Commands) -> None:
     running.add_argument("--dry-run", action="store_true", help="print the cells and how long they would take")
     running.add_argument("--print-commands", action="store_true", help="print the commands of the cells instead")
     launcher = "torchrun --nproc-per-node 8"
-    told = f"in front of those (default: {launcher})"
-    running.add_argument("--launcher", default=launcher, metavar="WORDS", help=told)
+    help_text = f"in front of those (default: {launcher})"
+    running.add_argument("--launcher", default=launcher, metavar="WORDS", help=help_text)
 
     showing = add_command(study_commands, "show", show, "tables and figures of studies")
     showing.add_argument("folder", type=Path, nargs="+", metavar="DIR", help="the folder of a study, or of several")
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
     from forkleft.study.tables import print_study
     from forkleft.study.timing import Rates
 
-    # What it thinks of an option it says in the log of every cell.
+    # Its warnings about options are in the log of every cell.
     logging.set_verbosity_error()
     # A GPU is not divided among cells.
     jobs = options.jobs if options.jobs is not None else 1 if torch.cuda.is_available() else os.cpu_count() or 1

@@ -10,8 +10,8 @@ def add(commands: Commands) -> None:
     """Add the command and its arguments."""
     train = add_command(commands, "train", run, "train a student as a recipe says", takes_options=True)
     recipe_arguments(train)
-    told = "say what would run, and whether it can, without loading the models"
-    train.add_argument("--check", action="store_true", help=told)
+    help_text = "say what would run, and whether it can, without loading the models"
+    train.add_argument("--check", action="store_true", help=help_text)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -26,4 +26,4 @@ def run(options: argparse.Namespace) -> None:
             return
         trainer = runs.train(*recipes.recipe_of(said), said)
         if trainer.is_world_process_zero():
-            print(runs.told_of_end(trainer.folder.path))
+            print(runs.end_message(trainer.folder.path))

@@ -31,8 +31,8 @@ def read_prompts(path: Path) -> list[list[Message]]:
         try:
             text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            told = error.strerror if isinstance(error, OSError) else error
-            raise ForkLeftError(f"cannot read prompts from {path}: {told}") from error
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ForkLeftError(f"cannot read prompts from {path}: {reason}") from error
         found = [user_turn(line) for line in text.splitlines() if line.strip()]
     if not found:
         raise ForkLeftError(f"{path} holds no prompt; expected one a line")
@@ -49,10 +49,10 @@ def write_responses(
     pause: float = 0.0,
     **settings: Any,
 ) -> None:
-    """Write a response to each conversation as `decoding` says and print it; settings are the others of `generate`.
+    """Write a response to each conversation and print it. settings: the other arguments of `write`.
 
-    plain: the prompt is taken as it is, without the chat template. pause: seconds that a pass is shown at least, where
-    a response is shown while it is written: one alone, in a terminal.
+    plain: take the prompt as it is, without the chat template. pause: show each pass for at least so many seconds, if
+    the response is shown while it is written (a single prompt, in a terminal).
     """
     if plain:
         if any(len(conversation) > 1 for conversation in conversations):
@@ -69,7 +69,7 @@ def write_responses(
         _tell_empty(student, written)
     else:
         written = []
-        # What is done is printed while the rest is written.
+        # Batch by batch, so that finished responses are printed while the rest is written.
         for start in range(0, len(prompts), settings["batch_size"]):
             part = slice(start, start + settings["batch_size"])
             written += write(student, prompts[part], decoding, **settings)
@@ -77,15 +77,16 @@ def write_responses(
             if not as_json:
                 _tell_empty(student, written[part])
     if console.is_terminal and not as_json:
-        tokens, forwards = sum(len(one.tokens) for one in written), sum(one.forwards for one in written)
-        told = f"{tokens} tokens in {forwards} forwards ({tokens / forwards:.1f} a forward)"
+        tokens = sum(len(trajectory.tokens) for trajectory in written)
+        forwards = sum(trajectory.forwards for trajectory in written)
+        summary = f"{tokens} tokens in {forwards} forwards ({tokens / forwards:.1f} a forward)"
         if not pause:
-            told += f", {time.perf_counter() - started:.1f} s"
-        console.print(told, style="dim", highlight=False)
+            summary += f", {time.perf_counter() - started:.1f} s"
+        console.print(summary, style="dim", highlight=False)
 
 
 def check_pause(pause: float, conversations: Sequence[Sequence[Message]], *, as_json: bool) -> None:
-    """Raise ForkLeftError if there is to be a pause behind every pass, and nobody would see why."""
+    """Raise ForkLeftError for an impossible pause, and for a pause if no passes are shown."""
     if not 0 <= pause < math.inf:
         raise ForkLeftError(f"--slow: expected seconds, 0.2 for instance, found {pause}")
     if pause and not _is_shown(Console(), conversations, as_json):
@@ -100,19 +101,19 @@ def _is_shown(console: Console, conversations: Sequence[Sequence[Message]], as_j
 def _print(
     conversations: Sequence[Sequence[Message]], written: Sequence[Trajectory], as_json: bool, *, separated: bool
 ) -> None:
-    for conversation, one in zip(conversations, written, strict=True):
+    for conversation, trajectory in zip(conversations, written, strict=True):
         if as_json:
-            print(json.dumps({"messages": list(conversation)} | asdict(one), ensure_ascii=False), flush=True)
+            print(json.dumps({"messages": list(conversation)} | asdict(trajectory), ensure_ascii=False), flush=True)
         else:
-            # Responses have lines of their own, so that a line between two of them tells where one ends.
-            print(f"{one.text}\n" if separated else one.text, flush=True)
+            # Responses may have several lines; an empty line shows where one ends.
+            print(f"{trajectory.text}\n" if separated else trajectory.text, flush=True)
 
 
 def _tell_empty(student: Student, written: Sequence[Trajectory]) -> None:
-    """Say of responses that begin with their end, and would look like nothing at all, what they are."""
-    for one in written:
-        if one.stopped and len(one.tokens) == 1:
-            stop = student.text_tokenizer.convert_ids_to_tokens(one.tokens[0])
+    """Say of each response that consists of a stop token alone, and would show nothing, that it is empty."""
+    for trajectory in written:
+        if trajectory.stopped and len(trajectory.tokens) == 1:
+            stop = student.text_tokenizer.convert_ids_to_tokens(trajectory.tokens[0])
             print(f"forkleft: the response is empty: it began with its stop token {stop!r}", file=sys.stderr)
 
 

@@ -4,11 +4,11 @@
     loaded = load_benchmark(BENCHMARKS["gsm8k"], "data/gsm8k_test.jsonl")
 
 The questions are JSON Lines, plain or gzipped, with `id`, `question` and `answer`, and where they apply `solution`,
-`choices`, `subject`, `language` and `cluster`; or a data set of the hub. Without a source they are looked for in the
-folder that the environment variable FORKLEFT_DATA names, then on the hub.
+`choices`, `subject`, `language` and `cluster`; or a data set of the hub. If no source is given, they are looked for in
+the folder that the environment variable FORKLEFT_DATA names, then on the hub.
 
-Adding a benchmark is describing it in a YAML file (`read_benchmarks`), as `benchmarks.yaml` does the built-in ones, or
-making a `Benchmark`. One whose items are made rather than read, such as the lab's, has a `source`.
+To add a benchmark, describe it in a YAML file (`read_benchmarks`), as `benchmarks.yaml` describes the built-in ones, or
+make a `Benchmark`. A benchmark whose items are made rather than read, such as the lab's, has a `source`.
 """
 
 import difflib
@@ -41,8 +41,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Item:
-    """One question. `answer` is the letter of the right one where there are `choices`. `cluster`: what it shares with
-    its translations."""
+    """One question. `answer`: with `choices`, the letter of the right one. `cluster`: a name that the question shares
+    with its translations."""
 
     id: str
     question: str
@@ -59,12 +59,12 @@ class Benchmark:
     """A set of questions and how a model is measured on it.
 
     `protocol` is `generated` (the model writes, the verifier judges) or `slot` (likelihood of the offered letters).
-    `verifier` is `opdlm` for the paper's mathematical benchmarks: their figures depend on its scorer. A kind's name or
-    a function will do (`Verifier.of`).
-    `templates` are prompts for some languages, `template` is for the others. `files` are names in the data folder, the
-    first that is there counts. `cluster` is a pattern that finds in an id what translations of one question share,
-    for items that do not say it themselves.
-    `source` makes its items, which are then read from nowhere. `home` is the folder of the file that describes it.
+    `verifier` may be given as the name of a kind or as a function (`Verifier.of`). It is `opdlm` for the paper's
+    mathematical benchmarks: their figures depend on that scorer.
+    `templates` are prompts for some languages, `template` is for the others. `files` are names in the data folder; the
+    first that exists is used. `cluster` is a pattern that finds in an id what the translations of one question share,
+    for items without a cluster of their own.
+    `source` makes the items, if they are not read. `home` is the folder of the file that describes the benchmark.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Benchmark:
         return [{"role": "user", "content": prompts.user_turn(template, item.question, item.choices)}]
 
     def cluster_of(self, item: Item) -> str:
-        """What the item shares with those that are no independent evidence; its own id if there are none."""
+        """The name that the item shares with its translations; its own id if it has none."""
         if item.cluster is not None or self.cluster is None:
             return item.cluster or item.id
         found = re.search(self.cluster, item.id)
@@ -124,19 +124,19 @@ class ItemSet:
 def read_benchmarks(path: str | Path) -> list[Benchmark]:
     """The benchmarks that a YAML file describes, one in each document.
 
-    Needed are `name`, `items`, `protocol` and `template` (a text with {question}, or a name of `prompts.TEMPLATES`);
-    `data` is one file or several, of which the first that is there counts, beside the YAML file or in FORKLEFT_DATA, or
-    a data set of the hub. `verifier` may name a function of the user's, which is imported. Raises ForkLeftError for a
-    file that cannot be read, unknown or missing fields, and values of the wrong kind.
+    `name`, `items`, `protocol` and `template` (a text with {question}, or a name of `prompts.TEMPLATES`) are required.
+    `data` is one file or several, beside the YAML file or in FORKLEFT_DATA (the first that exists is used), or a data
+    set of the hub. `verifier` may name a function of the user's, which is imported. Raises ForkLeftError for a file
+    that cannot be read, for unknown or missing fields, and for values of the wrong kind.
     """
     path = Path(path).expanduser()
     try:
-        described = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise ForkLeftError(f"there is no file {path} that describes a benchmark") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ForkLeftError(f"{path} is no YAML file: {error}") from error
-    return [_described(path, one) for one in described or [None]]
+    return [_described(path, document) for document in documents or [None]]
 
 
 class _BuiltIn(Mapping[str, Benchmark]):
@@ -144,8 +144,8 @@ class _BuiltIn(Mapping[str, Benchmark]):
 
     @cached_property
     def _read(self) -> dict[str, Benchmark]:
-        found = read_benchmarks(Path(__file__).with_name("benchmarks.yaml"))
-        return {one.name: replace(one, hub=SOURCES[one.name], home=None) for one in found}
+        benchmarks = read_benchmarks(Path(__file__).with_name("benchmarks.yaml"))
+        return {benchmark.name: replace(benchmark, hub=SOURCES[benchmark.name], home=None) for benchmark in benchmarks}
 
     def __getitem__(self, name: str) -> Benchmark:
         return self._read[name]
@@ -163,12 +163,12 @@ BENCHMARKS: Mapping[str, Benchmark] = _BuiltIn()
 def load_benchmark(benchmark: Benchmark, source: str | Path | HubData | None = None) -> ItemSet:
     """The items of a benchmark from a file, from a folder with one of its files, or from the hub (`owner/name`).
 
-    Without a source: the benchmark's own, where it makes its items; else the folder of the file that describes it, the
-    folder FORKLEFT_DATA, then the hub. A data set of the hub that is named has our fields, in a
-    split `test`; one with other columns is a `HubData`. Another number of items than the benchmark has is logged
-    as a warning and told by `ItemSet.count`. Raises ForkLeftError if there is nothing to read, for a source where the
-    items are made, for lines that are not JSON, missing or unusable fields, an answer that is not among the choices,
-    and repeated ids.
+    If no source is given, a benchmark that makes its items makes them; for others the folder of the file that describes
+    it is searched, then the folder FORKLEFT_DATA, then the hub. A data set that is given by its name must have our
+    fields and a split `test`; give one with other columns as a `HubData`. If the number of items is not the
+    benchmark's, a warning is logged and `ItemSet.count` says so. Raises ForkLeftError if there is nothing to read, if a
+    source is given for items that are made, for lines that are not JSON, missing or unusable fields, an answer that is
+    not among the choices, and repeated ids.
     """
     if benchmark.source is not None:
         if source is not None:
@@ -207,7 +207,9 @@ def data_at_hand(benchmark: Benchmark, folder: str | Path | None = None) -> Path
     if not folder and named and not Path(named).is_dir():
         raise ForkLeftError(f"{DATA_FOLDER} names the folder {named}, which is not there; correct it, or unset it")
     folders = [folder] if folder else [benchmark.home, named]
-    return next((found for one in folders if one and (found := _in_folder(benchmark, Path(one)))), None)
+    return next(
+        (found for candidate in folders if candidate and (found := _in_folder(benchmark, Path(candidate)))), None
+    )
 
 
 def read_items(path: str | Path) -> list[Item]:
@@ -216,7 +218,7 @@ def read_items(path: str | Path) -> list[Item]:
 
 
 def item_set(benchmark: Benchmark, items: Iterable[Item], source: str) -> ItemSet:
-    """Items checked against their benchmark. Raises ForkLeftError; another count is only said."""
+    """Items checked against their benchmark. Raises ForkLeftError; another number of items is only logged."""
     items = tuple(items)
     where = f"{benchmark.name} from {source}"
     if not items:
@@ -277,7 +279,7 @@ def _described(path: Path, values: Any) -> Benchmark:
             raise ForkLeftError(f"{path}: there is no field {name!r} of a benchmark; {hint}")
         texts = value if type(value) is list else value.values() if type(value) is dict else [value or None]
         inner = int if int in _KINDS[name] else str
-        if type(value) not in _KINDS[name] or not texts or not all(type(one) is inner for one in texts):
+        if type(value) not in _KINDS[name] or not texts or not all(type(text) is inner for text in texts):
             wanted = " or ".join(_WORDS[kind] for kind in _KINDS[name])
             raise ForkLeftError(f"{path}: {name}: expected {wanted}, found {value!r:.60}")
         if inner is int and value < 1:
@@ -347,12 +349,12 @@ def _item(where: str, row: Any) -> Item:
     if missing:
         raise ForkLeftError(f"{where}: expected text in {missing[0]}, found null")
     if choices is not None and not (
-        isinstance(choices, list) and 2 <= len(choices) <= 26 and all(isinstance(one, str) for one in choices)
+        isinstance(choices, list) and 2 <= len(choices) <= 26 and all(isinstance(choice, str) for choice in choices)
     ):
         raise ForkLeftError(f"{where}: expected a list of 2 to 26 texts in choices, found {choices!r:.60}")
     texts = {name: str(value) for name, value in known.items()}
-    for name, text in [*texts.items(), *(("choices", one) for one in choices or ())]:
-        # JSON can hold half of a pair, which no tokenizer takes and no file of results.
+    for name, text in [*texts.items(), *(("choices", choice) for choice in choices or ())]:
+        # JSON can hold half of a surrogate pair. No tokenizer accepts that, and it cannot be written to a file.
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise ForkLeftError(f"{where}: expected Unicode text in {name}, found a lone surrogate in {text!r:.60}")
     return Item(**texts, choices=None if choices is None else tuple(choices))

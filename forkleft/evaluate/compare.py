@@ -5,12 +5,12 @@
 Accuracies with intervals, the gain of the second over the first on the items that both answered, the exact McNemar test
 with Holm's correction over the benchmarks, and the equal-weight mean. Everything is computed from the records. Where
 items come in clusters (the 55 translations of a question of MT-AIME2024), or have several samples, intervals are
-clustered bootstraps, and there is no McNemar test: it takes verdicts for independent.
+clustered bootstraps, and there is no McNemar test, which needs independent verdicts.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from forkleft.evaluate.results import (
 )
 from forkleft.evaluate.statistics import Estimate, clustered_gain, equal_weight_mean, holm, mcnemar, paired_gain
 
-# What two models are expected to differ in, and what is told elsewhere.
+# What two models are expected to differ in, and what the table shows elsewhere.
 _NO_SETTINGS = ("model.fingerprint", "sampler.seed", "sampler.samples")
 # What means the same for a teacher and a student.
 _FOR_ALL_KINDS = ("sampler.max_new_tokens", "model.dtype", "model.device")
@@ -44,12 +44,13 @@ _HEADINGS = ("benchmark", "items", "A", "B", "gain", "only A/B", "p", "Holm p")
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchmarkGain:
     """Two models on the items of a benchmark that both answered.
 
-    right_a, right_b: right responses, of tries_a and tries_b: one an item, or as many as there are samples.
-    only_a, only_b: items that one of them alone got right; with p, None where items have several samples. p: exact
-    McNemar, also None where items come in clusters. holm: p corrected for the number of benchmarks tested.
+    right_a, right_b: how many of the responses (tries_a, tries_b) are right; an item has one response, or one for each
+    sample. only_a, only_b: items that only this model got right. p: exact McNemar test. These three are None where
+    items have several samples, and p also where items come in clusters. holm: p corrected for the number of benchmarks
+    tested.
     """
 
     benchmark: str
@@ -74,7 +75,7 @@ class Comparison:
 
     a: str
     b: str
-    rows: tuple[Row, ...]
+    rows: tuple[BenchmarkGain, ...]
     mean_a: Estimate
     mean_b: Estimate
     mean_gain: Estimate
@@ -105,8 +106,8 @@ def compare(
 ) -> None:
     """Print the comparison of two folders of results: a table for a person, JSON or Markdown.
 
-    routes: print instead how often teacher (a) and student (b) are right, together and alone. digits: behind the point
-    of a percentage; JSON has all. Raises ForkLeftError if there are no results, or they have no items in common.
+    routes: print instead how often teacher (a) and student (b) are right, together and alone. digits: decimals of a
+    percentage; JSON has all. Raises ForkLeftError if there are no results, or they have no items in common.
     """
     if not 0 <= digits <= _MOST_DIGITS:
         raise ForkLeftError(f"digits must be from 0 to {_MOST_DIGITS}, found {digits}")
@@ -114,7 +115,12 @@ def compare(
     notes: Sequence[str]
     if routes:
         counts, notes = compare_routes(a, b)
-        found = {"teacher": str(a), "student": str(b), "rows": [asdict(one) for one in counts], "notes": list(notes)}
+        found = {
+            "teacher": str(a),
+            "student": str(b),
+            "rows": [asdict(count) for count in counts],
+            "notes": list(notes),
+        }
         title, heading, table = f"teacher {a}, student {b}", *_route_cells(counts, digits)
         caption = ""
     else:
@@ -135,21 +141,21 @@ def compare_results(a: str | Path, b: str | Path) -> Comparison:
     """The comparison of two folders of results. ForkLeftError if they have no benchmark, or no items, in common."""
     pairs, notes = _pairs(a, b)
     found = []
-    for name, one, two in pairs:
-        scores_a, scores_b, said = _paired_scores(name, one, two)
+    for name, results_a, results_b in pairs:
+        scores_a, scores_b, said = _paired_scores(name, results_a, results_b)
         notes += said
-        samples = _samples(one), _samples(two)
+        samples = _samples(results_a), _samples(results_b)
         found.append((name, samples, scores_a, scores_b))
         if samples[0] != samples[1]:
             notes.append(f"{name}: {samples[0]} samples an item in A, {samples[1]} in B")
     notes += _differing_settings(pairs)
-    rows = [_row(*one) for one in found]
+    rows = [_gain_on(*benchmark) for benchmark in found]
     tested = {row.benchmark: row.p for row in rows if row.p is not None}
     corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
     return Comparison(
         str(a),
         str(b),
-        tuple(Row(**{**vars(row), "holm": corrected.get(row.benchmark)}) for row in rows),
+        tuple(replace(row, holm=corrected.get(row.benchmark)) for row in rows),
         equal_weight_mean([row.a for row in rows]),
         equal_weight_mean([row.b for row in rows]),
         equal_weight_mean([row.gain for row in rows]),
@@ -160,21 +166,21 @@ def compare_results(a: str | Path, b: str | Path) -> Comparison:
 def compare_routes(teacher: str | Path, student: str | Path) -> tuple[list[RouteCounts], list[str]]:
     """The counts of both / teacher only / student only / neither for each benchmark, and notes.
 
-    ForkLeftError as `compare_results`, where the two are named the wrong way round, and where an item has several
-    samples: a route needs one verdict.
+    Raises ForkLeftError as `compare_results` does, and also if teacher and student are swapped, or if an item has
+    several samples: a route needs one verdict.
     """
     pairs, notes = _pairs(teacher, student)
     counts = []
-    for name, one, two in pairs:
-        kinds = [results.summary["configuration"]["model"]["kind"] for results in (one, two)]
+    for name, results_t, results_s in pairs:
+        kinds = [results.summary["configuration"]["model"]["kind"] for results in (results_t, results_s)]
         if kinds == ["diffusion", "autoregressive"]:
             raise ForkLeftError(
                 f"{name}: expected the teacher first, found a diffusion model in {teacher} and an autoregressive one "
                 f"in {student}; swap the two: --routes {student} {teacher}"
             )
-        if max(_samples(one), _samples(two)) > 1:
+        if max(_samples(results_t), _samples(results_s)) > 1:
             raise ForkLeftError(f"{name}: routes need one response an item, found several samples; evaluate with one")
-        scores_t, scores_s, said = _paired_scores(name, one, two)
+        scores_t, scores_s, said = _paired_scores(name, results_t, results_s)
         notes += said
         table = paired_gain(_verdicts(scores_t), _verdicts(scores_s))
         counts.append(RouteCounts(name, len(scores_t), table.both, table.only_a, table.only_b, table.neither))
@@ -182,45 +188,50 @@ def compare_routes(teacher: str | Path, student: str | Path) -> tuple[list[Route
 
 
 def _pairs(a: str | Path, b: str | Path) -> tuple[list[tuple[str, Results, Results]], list[str]]:
-    """The benchmarks that both have results of, and what to say of the others."""
-    one, two = read_results(a), read_results(b)
-    names = [name for name in one if name in two]
+    """The benchmarks that both folders have results of, and notes about the others."""
+    results_a, results_b = read_results(a), read_results(b)
+    names = [name for name in results_a if name in results_b]
     if not names:
         raise ForkLeftError(
-            f"no benchmark in common: {a} has {', '.join(one)}, {b} has {', '.join(two)}; evaluate both on the same"
+            f"no benchmark in common: {a} has {', '.join(results_a)}, {b} has {', '.join(results_b)}; evaluate both on "
+            "the same"
         )
     notes = [
         f"{name}: only in {where}, left out"
-        for where, here, there in ((a, one, two), (b, two, one))
+        for where, here, there in ((a, results_a, results_b), (b, results_b, results_a))
         for name in here
         if name not in there
     ]
     notes += [f"{name}: UNFINISHED in {where}, left out" for where in (a, b) for name in unfinished(where)]
-    return [(name, one[name], two[name]) for name in names], notes
+    return [(name, results_a[name], results_b[name]) for name in names], notes
 
 
-def _paired_scores(name: str, one: Results, two: Results) -> tuple[dict[str, Score], dict[str, Score], list[str]]:
-    """The scores of the items that both answered, by their ids in A, and what to say if those are not all."""
-    protocols = [results.summary["configuration"]["protocol"] for results in (one, two)]
+def _paired_scores(
+    name: str, results_a: Results, results_b: Results
+) -> tuple[dict[str, Score], dict[str, Score], list[str]]:
+    """The scores of the items that both answered, by their ids in A, and notes if those are not all items."""
+    protocols = [results.summary["configuration"]["protocol"] for results in (results_a, results_b)]
     if protocols[0] != protocols[1]:
         raise ForkLeftError(
-            f"{name}: the protocol is {protocols[0]} in {one.folder} and {protocols[1]} in {two.folder}, which are not "
-            "the same task; evaluate both by one"
+            f"{name}: the protocol is {protocols[0]} in {results_a.folder} and {protocols[1]} in {results_b.folder}, "
+            "which are not the same task; evaluate both by one"
         )
-    scores_a, scores_b = (item_scores(results.records) for results in (one, two))
-    common = _same_items(one.records, two.records)
+    scores_a, scores_b = (item_scores(results.records) for results in (results_a, results_b))
+    common = _same_items(results_a.records, results_b.records)
     if not common:
-        raise ForkLeftError(f"{name}: {one.folder} and {two.folder} have no item in common; compare the same data")
+        raise ForkLeftError(
+            f"{name}: {results_a.folder} and {results_b.folder} have no item in common; compare the same data"
+        )
     notes = []
     if len(common) < max(len(scores_a), len(scores_b)):
         notes.append(
             f"{name}: DIFFERENT ITEM SETS, {len(scores_a)} in A and {len(scores_b)} in B; compared on the "
             f"{len(common)} in common"
         )
-    expected = one.summary["results"]["expected_items"]
+    expected = results_a.summary["results"]["expected_items"]
     if len(common) != expected:
         notes.append(f"{name}: {len(common)} items, the benchmark has {expected}")
-    # Items have other ids in another copy of the data, and only one copy may tell which are translations.
+    # Copies of the data may have other ids, and only one of them may say which items are translations.
     by_b = clustered(scores_b) and not clustered(scores_a)
     clusters = {id_: scores_b[other].cluster if by_b else scores_a[id_].cluster for id_, other in common.items()}
     return (
@@ -233,9 +244,9 @@ def _paired_scores(name: str, one: Results, two: Results) -> tuple[dict[str, Sco
 def _same_items(records_a: Sequence[Record], records_b: Sequence[Record]) -> dict[str, str]:
     """The id in B of each item of A that is in B too, in A's order.
 
-    What was asked makes an item, not its id: copies of a benchmark name items differently, and another wording under
-    the same id is another item. Where a question occurs more than once, those of the same id belong together, and the
-    others in their order.
+    Items are matched by what was asked, not by id: copies of a benchmark name items differently, and another wording
+    under the same id is another item. If a question occurs more than once, items with the same id are matched first,
+    and the others in their order.
     """
     asked_a, asked_b = ({record.id: record.item for record in records} for records in (records_a, records_b))
     found = {id_: id_ for id_, asked in asked_a.items() if asked_b.get(id_) == asked}
@@ -249,7 +260,9 @@ def _same_items(records_a: Sequence[Record], records_b: Sequence[Record]) -> dic
     return {id_: found[id_] for id_ in asked_a if id_ in found}
 
 
-def _row(name: str, samples: tuple[int, int], scores_a: dict[str, Score], scores_b: dict[str, Score]) -> Row:
+def _gain_on(
+    name: str, samples: tuple[int, int], scores_a: dict[str, Score], scores_b: dict[str, Score]
+) -> BenchmarkGain:
     a, interval = accuracy_of(scores_a, max(samples))
     b, _ = accuracy_of(scores_b, max(samples))
     # A score is the share of an item's samples that are right.
@@ -261,13 +274,15 @@ def _row(name: str, samples: tuple[int, int], scores_a: dict[str, Score], scores
     counts = (right_a, right_b, tries_a, tries_b)
     if max(samples) > 1:
         gain = _clustered_gain(scores_a, scores_b)
-        return Row(name, len(scores_a), a, b, gain, *counts, interval, only_a=None, only_b=None, p=None, holm=None)
+        return BenchmarkGain(
+            name, len(scores_a), a, b, gain, *counts, interval, only_a=None, only_b=None, p=None, holm=None
+        )
     table = paired_gain(_verdicts(scores_a), _verdicts(scores_b))
     if clustered(scores_a):
         gain, p = _clustered_gain(scores_a, scores_b), None
     else:
         gain, p = Estimate(table.value, table.low, table.high), mcnemar(table.only_a, table.only_b)
-    return Row(name, len(scores_a), a, b, gain, *counts, interval, table.only_a, table.only_b, p, holm=None)
+    return BenchmarkGain(name, len(scores_a), a, b, gain, *counts, interval, table.only_a, table.only_b, p, holm=None)
 
 
 def _clustered_gain(scores_a: dict[str, Score], scores_b: dict[str, Score]) -> Estimate:
@@ -288,11 +303,11 @@ def _samples(results: Results) -> int:
 
 
 def _differing_settings(pairs: Sequence[tuple[str, Results, Results]]) -> list[str]:
-    """What a gain may come from other than the weights, each with the benchmarks it applies to."""
+    """Differences other than the weights that may explain a gain, each with the benchmarks it applies to."""
     found: dict[str, list[str]] = {}
     for name, *both in pairs:
         a, b = (results.summary["configuration"] for results in both)
-        # A teacher and a student are other models, asked differently, by nature.
+        # A teacher and a student always differ in model and sampler.
         differ_by_nature = ("model.", "sampler.") if a["model"]["kind"] != b["model"]["kind"] else ()
         for key, of_a, of_b in differences(a, b):
             if key in _NO_SETTINGS or key.startswith("items."):
@@ -301,7 +316,7 @@ def _differing_settings(pairs: Sequence[tuple[str, Results, Results]]) -> list[s
                 continue
             label = key.removeprefix("sampler.")
             found.setdefault(f"{label} is {of_a} in A and {of_b} in B", []).append(name)
-    return [f"{', '.join(names)}: {told}" for told, names in found.items()]
+    return [f"{', '.join(names)}: {difference}" for difference, names in found.items()]
 
 
 def _accuracy(estimate: Estimate, digits: int, count: str = "") -> str:
@@ -318,8 +333,8 @@ def _p(value: float | None) -> str:
     return "–" if value is None else "<0.001" if value < 1e-3 else f"{value:.3f}"
 
 
-def _mark(row: Row) -> str:
-    """Of bootstrapped intervals the reader should know."""
+def _mark(row: BenchmarkGain) -> str:
+    """The sign that marks a bootstrapped interval."""
     return "" if row.interval == "wilson" else f" {_MARK}"
 
 
@@ -342,9 +357,9 @@ def _cells(comparison: Comparison, digits: int) -> list[tuple[str, ...]]:
 def _route_cells(counts: Sequence[RouteCounts], digits: int) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     heading = ("benchmark", "items", "both", "teacher only", "student only", "neither")
     rows = []
-    for one in counts:
-        four = (one.both, one.teacher_only, one.student_only, one.neither)
-        rows.append((one.benchmark, str(one.items), *(f"{n} ({100 * n / one.items:.{digits}f}%)" for n in four)))
+    for count in counts:
+        four = (count.both, count.teacher_only, count.student_only, count.neither)
+        rows.append((count.benchmark, str(count.items), *(f"{n} ({100 * n / count.items:.{digits}f}%)" for n in four)))
     return heading, rows
 
 
@@ -379,7 +394,7 @@ def _print(
 
 
 def _stacked(row: Sequence[str]) -> list[str]:
-    """A row with some of its figures below others: one line of all of them is wider than 80 columns."""
+    """A row with some figures below others, because all of them in one line are wider than 80 columns."""
     name, items, *cells = (cell.replace(" (", "\n").replace("; ", "\n").removesuffix(")") for cell in row)
     if len(row) == len(_HEADINGS):
         a, b, gain, alone, *p = cells

@@ -1,10 +1,10 @@
-"""`forkleft eval`: a model on benchmarks, one record a try, from where it stopped.
+"""`forkleft eval`: measures a model on benchmarks, one record for each try, and resumes where it stopped.
 
     run_evaluation(load_evaluated("runs/student"), [load_benchmark(BENCHMARKS["gsm8k"])], Path("results/student"))
 
-The tries of a benchmark (items, times samples) are cut into batches by their index, always in the same places, and what
-a try draws is keyed by seed, item and sample. So a run that was resumed, or spread over processes (`torchrun`: each
-takes every so many-th batch), leaves the same records as one that was not.
+The tries of a benchmark (items times samples) are cut into batches by their index, always in the same places, and the
+random numbers of a try depend on seed, item and sample alone. So a run that was resumed, or spread over N processes
+(`torchrun`: each takes every N-th batch), leaves the same records as one that was not.
 """
 
 import os
@@ -40,7 +40,7 @@ from forkleft.students import Student, load_student
 from forkleft.students.families import Decoding
 from forkleft.teacher import load_teacher
 
-# What prompts, weights and verdicts go through.
+# The packages that prompts, weights and verdicts depend on.
 _PACKAGES = ("transformers", "tokenizers", "math-verify", "latex2sympy2_extended", "sympy")
 
 
@@ -56,30 +56,30 @@ def run_evaluation(
 ) -> dict[str, dict[str, Any]]:
     """Measure a model on benchmarks, into a folder for each of them in `output`.
 
-    name: what to call the model in the summary. limit: take only so many items of each, from the front. console: for
-    progress and results (default: standard error).
+    name: what to call the model in the summary. limit: take only the first so many items of each. console: for progress
+    and results (default: standard error).
 
-    What the folder holds of the same configuration already is kept. Under `torchrun` (RANK and WORLD_SIZE) each process
-    does its share, and the one that ends last merges them. Returns the summaries of the benchmarks that are finished,
-    by name. Raises ForkLeftError before anything is measured if a model cannot be measured in this way.
+    Records of the same configuration that are already in the folder are kept. Under `torchrun` (RANK and WORLD_SIZE)
+    each process does its share, and the one that ends last merges them. Returns the summaries of the finished
+    benchmarks, by name. Raises ForkLeftError before anything is measured if a model cannot be measured in this way.
     """
     settings, console = settings or Settings(), console or Console(stderr=True)
-    item_sets = [_limited(one, limit) for one in item_sets]
-    _check_names([one.benchmark.name for one in item_sets])
-    for one in item_sets:
-        check_protocol(model, one.benchmark, one.items, settings)
+    item_sets = [_limited(items, limit) for items in item_sets]
+    _check_names([items.benchmark.name for items in item_sets])
+    for items in item_sets:
+        check_protocol(model, items.benchmark, items.items, settings)
     model.model.eval()
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     facts = _model_facts(model)
-    configurations = [_configuration(model, facts, one, settings) for one in item_sets]
+    configurations = [_configuration(model, facts, items, settings) for items in item_sets]
     folders = [
-        ResultFolder(Path(output) / one.benchmark.name, told)
-        for one, told in zip(item_sets, configurations, strict=True)
+        ResultFolder(Path(output) / items.benchmark.name, configuration)
+        for items, configuration in zip(item_sets, configurations, strict=True)
     ]
     summaries = {}
-    for one, folder in zip(item_sets, folders, strict=True):
-        if summary := _evaluate(model, one, folder, settings, name, console, rank, world):
-            summaries[one.benchmark.name] = summary
+    for items, folder in zip(item_sets, folders, strict=True):
+        if summary := _evaluate(model, items, folder, settings, name, console, rank, world):
+            summaries[items.benchmark.name] = summary
     return summaries
 
 
@@ -91,21 +91,21 @@ def check_evaluation(
     limit: int | None = None,
     autoregressive: bool = False,
 ) -> None:
-    """Raise ForkLeftError for what `run_evaluation` would refuse whatever the model and the questions are.
+    """Raise ForkLeftError for what `run_evaluation` would refuse with any model and any questions.
 
-    autoregressive: what kind of model it is to be.
+    autoregressive: whether the model will be autoregressive.
     """
     _check_limit(limit)
-    _check_names([one.name for one in benchmarks])
-    for one in benchmarks:
-        check_settings(settings, one, autoregressive=autoregressive)
-        check_writable(Path(output) / one.name)
+    _check_names([benchmark.name for benchmark in benchmarks])
+    for benchmark in benchmarks:
+        check_settings(settings, benchmark, autoregressive=autoregressive)
+        check_writable(Path(output) / benchmark.name)
 
 
 def _configuration(model: Evaluated, facts: dict[str, Any], items: ItemSet, settings: Settings) -> dict[str, Any]:
-    """All that the records depend on: results of another configuration are not mixed with these."""
+    """All that the records depend on; results of different configurations are never mixed."""
     benchmark = items.benchmark
-    asked = [[one.id, benchmark.messages(one), one.answer, benchmark.cluster_of(one)] for one in items.items]
+    asked = [[item.id, benchmark.messages(item), item.answer, benchmark.cluster_of(item)] for item in items.items]
     return {
         "format": FORMAT,
         "benchmark": benchmark.name,
@@ -138,11 +138,11 @@ def load_evaluated(
     batch_size: int = 32,
     trust_remote_code: bool = False,
 ) -> Evaluated:
-    """A diffusion model as `load_student` loads it or, where the user says so, an autoregressive one as `load_teacher`.
+    """A diffusion model, loaded by `load_student`; or, if the user says so, an autoregressive one, by `load_teacher`.
 
-    device_map: for an autoregressive model, over several devices instead of on `device`: auto, as in Transformers.
+    device_map: spreads an autoregressive model over several devices, instead of `device`; `auto`, as in Transformers.
 
-    Raises ForkLeftError if it cannot be loaded, or is of the other kind.
+    Raises ForkLeftError if the model cannot be loaded, or is of the other kind.
     """
     only_diffusion: dict[str, Any] = {"family": family, "block_size": block_size, "mask_token": mask_token}
     if not autoregressive:
@@ -186,21 +186,21 @@ def _evaluate(
 ) -> dict[str, Any] | None:
     benchmark = items.benchmark
     tries = [Try(item, sample) for item in items.items for sample in range(settings.samples)]
-    keys = [(one.item.id, one.sample) for one in tries]
+    keys = [(attempt.item.id, attempt.sample) for attempt in tries]
     size = _batch_size(model, settings)
     batches = [tries[start : start + size] for start in range(0, len(tries), size)][rank::world]
     known = folder.records()
-    missing = [batch for batch in batches if any((one.item.id, one.sample) not in known for one in batch)]
+    missing = [batch for batch in batches if any((attempt.item.id, attempt.sample) not in known for attempt in batch)]
     if missing:
-        share = {(one.item.id, one.sample) for batch in batches for one in batch}
+        share = {(attempt.item.id, attempt.sample) for batch in batches for attempt in batch}
         done = [record for key, record in known.items() if key in share]
-        told = benchmark.name if world == 1 else f"{benchmark.name} (process {rank + 1} of {world})"
-        with folder.part(rank) as part, Meter(console, told, len(share), done=len(done), shown=rank == 0) as meter:
+        label = benchmark.name if world == 1 else f"{benchmark.name} (process {rank + 1} of {world})"
+        with folder.part(rank) as part, Meter(console, label, len(share), done=len(done), shown=rank == 0) as meter:
             right, tokens = sum(record.correct for record in done), 0
             for batch in missing:
                 replies = answer(model, benchmark, batch, settings)
                 records = [record_of(benchmark, *pair) for pair in zip(batch, replies, strict=True)]
-                # A batch is always computed as a whole, so that its numbers stay the same; what is known stays.
+                # A batch is always computed as a whole, so that its numbers stay the same; known records are kept.
                 new = [record for record in records if record.key not in known]
                 part.writelines(map(line_of, new))
                 part.flush()
@@ -220,17 +220,17 @@ def result_line(name: str, summary: dict[str, Any]) -> str:
     """The figures of a benchmark in a line for a person, and how a student wrote."""
     results, sampler = summary["results"], summary["configuration"]["sampler"]
     estimate = results["accuracy"]
-    told = f"{name}: {100 * estimate['value']:.1f}% ({100 * estimate['low']:.1f}–{100 * estimate['high']:.1f})"
+    line = f"{name}: {100 * estimate['value']:.1f}% ({100 * estimate['low']:.1f}–{100 * estimate['high']:.1f})"
     if results["samples"] > 1:
         best = f"pass@{results['samples']}"
-        told += f" avg@{results['samples']}, {100 * results[best]:.1f}% {best}"
-    told += f", {results['items']} items"
+        line += f" avg@{results['samples']}, {100 * results[best]:.1f}% {best}"
+    line += f", {results['items']} items"
     if not results["complete"]:
-        told += f" of {results['expected_items']}: not all of it"
+        line += f" of {results['expected_items']}: not all of it"
     if "decoding" in sampler:
         how = Decoding(**{field.name: sampler[field.name] for field in fields(Decoding)})
-        told += f"; {sampler['decoding']} decoding ({how})"
-    return told
+        line += f"; {sampler['decoding']} decoding ({how})"
+    return line
 
 
 def _check_limit(limit: int | None) -> None:
@@ -272,12 +272,12 @@ def _sampler(model: Evaluated, benchmark: Benchmark, settings: Settings) -> dict
     if benchmark.protocol == "slot":
         if not isinstance(model, Student):
             return {"reads": "next token"}
-        told: dict[str, Any] = {"reads": "masked slot", "geometry": settings.geometry}
-        return told if settings.geometry == "truncated" else told | {"max_new_tokens": budget}
+        facts: dict[str, Any] = {"reads": "masked slot", "geometry": settings.geometry}
+        return facts if settings.geometry == "truncated" else facts | {"max_new_tokens": budget}
     if not isinstance(model, Student):
         return {"order": "left_to_right", "max_new_tokens": budget, "samples": 1, "temperature": 0.0}
-    told = {"decoding": settings.decoding, **asdict(decoding_for(model, settings)), "max_new_tokens": budget}
-    return told | {name: getattr(settings, name) for name in ("samples", "temperature", "top_p", "seed")}
+    facts = {"decoding": settings.decoding, **asdict(decoding_for(model, settings)), "max_new_tokens": budget}
+    return facts | {name: getattr(settings, name) for name in ("samples", "temperature", "top_p", "seed")}
 
 
 def _batch_size(model: Evaluated, settings: Settings) -> int:

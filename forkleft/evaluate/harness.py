@@ -4,17 +4,17 @@
 
 `main` registers the model and hands over to `lm_eval`, which knows no models but its own. A task asks for two things:
 
-- `generate_until`: the student writes until a stop id or the budget, as the model argument `decoding` says; what stands
-  behind the first `until` string is cut off. A diffusion student writes whole blocks, so an `until` string shortens
-  the text, not the work.
+- `generate_until`: the student writes until a stop id or the budget, as the model argument `decoding` says; the text is
+  cut before the first `until` string. A diffusion student writes whole blocks, so an `until` string shortens the text,
+  not the work.
 - `loglikelihood` (multiple choice): log p(continuation | context) is read with one masked slot for each token,
 
       log p(y | P) = Σ_i log s_i(y_i),   s_i = p_θ(· | P, y_<i)  (paper eq. `left`),
 
   target and suffix hidden, the prefix and one mask query, native attention. A continuation of one token, such as an
   answer letter, is one masked slot; for longer ones the sum is the exact chain rule of the left-to-right view that
-  ForkLeft trains, not a bound on the likelihood of the order in which the student itself would write. "Greedy" is a
-  continuation whose every token is the likeliest of its slot. As everywhere in lm_eval, spaces at the end of the
+  ForkLeft trains, not a bound on the likelihood of the order in which the student itself would write. A continuation is
+  "greedy" if every token is the likeliest of its slot. As everywhere in lm_eval, spaces at the end of the
   context are scored with the continuation, and the response (and its first block) begins where the context ends.
 
 `loglikelihood_rolling` is refused. One process evaluates; `lm_eval`'s own seed, cache and log options work as usual.
@@ -43,10 +43,10 @@ from forkleft.students.shards import first_line
 
 MODEL_NAME = "forkleft"
 
-_DTYPES = {one: getattr(torch, one) for one in ("float32", "bfloat16", "float16", "float64")}
-# lm_eval's own default, on which the figures of tasks that name no budget depend.
+_DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
+# lm_eval's own default. The figures of tasks that name no budget depend on it.
 _MAX_NEW_TOKENS = 256
-# What lm_eval asks for where the user names no device; its own models then look for another.
+# The device that lm_eval asks for if the user names none; its own models then look for another.
 _UNSAID_DEVICE = "cuda:0"
 # How lm_eval's own error begins.
 _NO_TASK = "Tasks not found"
@@ -61,11 +61,11 @@ _CHAT_TEMPLATE: ContextVar[str | None] = ContextVar("chat_template", default=Non
 def main(arguments: Sequence[str], *, chat_template: str | None = None) -> int:
     """Run `lm_eval`'s command line with these arguments and the model `forkleft`; return its exit code.
 
-    chat_template: where `model_args` name none. The model is `forkleft` unless `--model` or a `--config` file says
+    chat_template: used if `model_args` name none. The model is `forkleft` unless `--model` or a `--config` file says
     otherwise: lm_eval's default, `hf`, would run a diffusion student as if it were autoregressive.
 
-    Raises ForkLeftError if lm_eval is not installed, if it finds no task of a name or cannot get a task's data, and for
-    what the model refuses.
+    Raises ForkLeftError if lm_eval is not installed, does not know a task or cannot get its data, and for requests that
+    the model refuses.
     """
     try:
         from lm_eval.__main__ import cli_evaluate
@@ -108,7 +108,7 @@ def model_class() -> type:
 def _with_model(arguments: Sequence[str]) -> list[str]:
     run = list(arguments[:1]) if arguments[:1] == ["run"] else []
     options = list(arguments[len(run) :])
-    configured = any(one.startswith(("--config", "-C")) and not one.startswith("--confirm") for one in options)
+    configured = any(option.startswith(("--config", "-C")) and not option.startswith("--confirm") for option in options)
     # A lone word or option asks for help, and other commands than `run` take no model.
     if len(arguments) < 2 or not options[0].startswith("-") or configured:
         return list(arguments)
@@ -117,17 +117,17 @@ def _with_model(arguments: Sequence[str]) -> list[str]:
 
 
 class _StudentLM:
-    """A student as lm_eval's model; used with lm_eval's `TemplateLM`, which cuts texts into context and continuation.
+    """A student as a model of lm_eval, used with its `TemplateLM`, which cuts texts into context and continuation.
 
     pretrained: a folder, a repository of the hub, or lab:NAME.
     family, block_size, mask_token, chat_template, trust_remote_code: as for `load_student`.
-    device, dtype: default a GPU if there is one, and there bfloat16, else float32.
-    decoding: `static` or `native` (`forkleft.rollout.decoding`); passes, threshold: instead of its own.
+    device, dtype: default a GPU in bfloat16 if there is one, else the CPU in float32.
+    decoding: `static` or `native` (`forkleft.rollout.decoding`); passes, threshold: replace those of the decoding.
     max_new_tokens: the response budget of tasks that set none with `max_gen_toks`.
     batch_size: rows that are written, or contexts that are read, at a time.
     """
 
-    # Of `TemplateLM`, with which lm_eval keeps what was answered.
+    # Of `TemplateLM`: lm_eval caches answers with it.
     cache_hook: Any
 
     def __init__(
@@ -181,7 +181,7 @@ class _StudentLM:
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Any:
-        """Called by lm_eval with `model_args`, which win over what else the command line says or leaves unsaid."""
+        """Called by lm_eval. `model_args` (arg_dict) win over the rest of the command line (additional_config)."""
         given = {name: value for name, value in (additional_config or {}).items() if value is not None}
         if given.get("device") == _UNSAID_DEVICE and not torch.cuda.is_available():
             del given["device"]
@@ -232,12 +232,12 @@ class _StudentLM:
         asked = [_Asked.of(request.args[1], self.max_new_tokens) for request in requests]
         prompts = [self.tok_encode(request.args[0]) for request in requests]
         names = _names(requests)
-        # Hours may pass until the longest prompt has its turn.
-        for name, prompt, one in zip(names, prompts, asked, strict=True):
-            self.student.check_prompt(prompt, one.max_new_tokens, name)
+        # Checked first: hours may pass until the longest prompt has its turn.
+        for name, prompt, settings in zip(names, prompts, asked, strict=True):
+            self.student.check_prompt(prompt, settings.max_new_tokens, name)
         alike: dict[_Asked, list[int]] = defaultdict(list)
-        for number, one in enumerate(asked):
-            alike[one].append(number)
+        for number, settings in enumerate(asked):
+            alike[settings].append(number)
         texts: dict[int, str] = {}
         with tqdm(total=len(requests), disable=disable_tqdm, desc="Running generate_until requests") as bar:
             for settings, numbers in alike.items():
@@ -267,9 +267,9 @@ class _StudentLM:
         found: dict[int, tuple[float, bool]] = {}
         pairs = [(context, continuation) for _, context, continuation in requests]
         with tqdm(total=len(requests), disable=disable_tqdm, desc="Running loglikelihood requests") as bar:
-            for number, one in log_likelihoods(self.student, pairs, batch_size=self.batch_size):
-                found[number] = one
-                self.cache_hook.add_partial("loglikelihood", requests[number][0], one)
+            for number, log_likelihood in log_likelihoods(self.student, pairs, batch_size=self.batch_size):
+                found[number] = log_likelihood
+                self.cache_hook.add_partial("loglikelihood", requests[number][0], log_likelihood)
                 bar.update()
         return [found[number] for number in range(len(requests))]
 
@@ -285,10 +285,10 @@ class _StudentLM:
 def log_likelihoods(
     student: Student, pairs: Sequence[tuple[list[int], list[int]]], *, batch_size: int
 ) -> Iterator[tuple[int, tuple[float, bool]]]:
-    """For each pair of context and continuation ids its number, and (Σ_i log s_i(y_i), whether all are the likeliest).
+    """For each pair of context and continuation ids: its number, and (Σ_i log s_i(y_i), whether all are the likeliest).
 
-    Continuations that differ in their last token only, such as the letters of one question, share a reading, so the
-    pairs come in another order. Raises ForkLeftError, before anything is read, for ids that cannot be.
+    Continuations that differ only in their last token, such as the letters of one question, share a reading, so the
+    pairs come in another order. Raises ForkLeftError for impossible ids, before anything is read.
     """
     shared: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = defaultdict(list)
     for number, (context, continuation) in enumerate(pairs):
@@ -317,8 +317,8 @@ def _read_batch(
     """One forward for a list of readings of equal length, each the numbers of the pairs that share it."""
     readings = [Reading(f"request {numbers[0]}", *pairs[numbers[0]], range(length)) for numbers in part]
     hidden_SD = prefix_hidden(student, readings, budget=length)
-    numbers = [number for one in part for number in one]
-    owners = torch.tensor([place for place, one in enumerate(part) for _ in one], device=hidden_SD.device)
+    numbers = [number for sharing in part for number in sharing]
+    owners = torch.tensor([place for place, sharing in enumerate(part) for _ in sharing], device=hidden_SD.device)
     rows_T = (owners[:, None] * length + torch.arange(length, device=hidden_SD.device)).flatten()
     tokens_T = torch.tensor([pairs[number][1] for number in numbers], device=hidden_SD.device).flatten()
     logp, likeliest = [], []
@@ -342,7 +342,7 @@ class _Asked:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], budget: int) -> "_Asked":
-        """From a task's generation options; `do_sample` unsaid follows from the temperature.
+        """From a task's generation options; without `do_sample` the temperature decides.
 
         Raises ForkLeftError for options that the sampler does not have: to ignore them would measure something else.
         """
@@ -369,7 +369,7 @@ class _Asked:
 
 
 def _names(requests: Sequence[Any]) -> list[str]:
-    """A name for each request: its task and item, and how often that came up before, so that repeats draw anew."""
+    """A name for each request: its task, its item, and a count of repeats, so that each repeat is sampled anew."""
     seen: Counter[tuple[str, int]] = Counter()
     names = []
     for request in requests:
@@ -380,7 +380,7 @@ def _names(requests: Sequence[Any]) -> list[str]:
 
 
 def _cut(text: str, until: Sequence[str]) -> str:
-    return text[: min((place for one in until if one and (place := text.find(one)) >= 0), default=len(text))]
+    return text[: min((place for stop in until if stop and (place := text.find(stop)) >= 0), default=len(text))]
 
 
 def _parts(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

@@ -4,8 +4,8 @@
     hub_rows(SOURCES["gsm8k"])
     hub_rows(HubData("owner/name", split="validation"))
 
-Every data set has its own columns, so that each has a function from a row of theirs to rows of ours. Columns that have
-our names already need none (`plain`).
+Every data set has its own columns, so each has a function that turns one of its rows into rows of ours. Data sets whose
+columns already have our names use `plain`.
 """
 
 import ast
@@ -21,13 +21,14 @@ from forkleft.evaluate.prompts import letters_of
 # How often the hub's client asks again before it says that there is no connection.
 _RETRIES = 1
 
-Row = Mapping[str, Any]
-# The subset that a row is from, its number there, and the row: one row of ours, or several.
-Reader = Callable[[str | None, int, Row], list[dict[str, Any]]]
+HubRow = Mapping[str, Any]
+# From the subset of a row, its number there, and the row, to one row of ours or several.
+Reader = Callable[[str | None, int, HubRow], list[dict[str, Any]]]
 
 
-def plain(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
-    """Columns named as our fields. A row without an id gets its number, an answer that numbers a choice its letter."""
+def plain(subset: str | None, number: int, row: HubRow) -> list[dict[str, Any]]:
+    """Columns named as our fields. A row without an id gets its number; an answer that is the index of a choice becomes
+    its letter."""
     answer, choices = row.get("answer"), row.get("choices")
     ours = dict(row)
     if row.get("id") is None:
@@ -37,21 +38,21 @@ def plain(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
     return [ours]
 
 
-def _gsm8k(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
+def _gsm8k(subset: str | None, number: int, row: HubRow) -> list[dict[str, Any]]:
     solution = row["answer"]
     answer = solution.rpartition("####")[2].strip().replace(",", "")
     return [{"id": str(number), "question": row["question"], "answer": answer, "solution": solution}]
 
 
-def _math500(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
+def _math500(subset: str | None, number: int, row: HubRow) -> list[dict[str, Any]]:
     return [{**row, "id": row["unique_id"], "question": row["problem"]}]
 
 
-def _aime(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
+def _aime(subset: str | None, number: int, row: HubRow) -> list[dict[str, Any]]:
     return [{"id": str(row.get("id", number)), "question": row["problem"], "answer": row["answer"]}]
 
 
-def _livemathbench(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
+def _livemathbench(subset: str | None, number: int, row: HubRow) -> list[dict[str, Any]]:
     language = (subset or "").rpartition("_")[2]
     answer = row["answer"].strip()
     if answer.startswith("$") and answer.endswith("$") and answer.count("$") == 2:
@@ -60,19 +61,19 @@ def _livemathbench(subset: str | None, number: int, row: Row) -> list[dict[str, 
     return [question | {"subject": row["question_type"]}]
 
 
-def _mt_aime(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
+def _mt_aime(subset: str | None, number: int, row: HubRow) -> list[dict[str, Any]]:
     """One row is a question in all its languages, a column each."""
-    told = {"answer": row["answer"], "cluster": f"{number:02}"}
+    shared = {"answer": row["answer"], "cluster": f"{number:02}"}
     return [
-        {"id": f"{language}-{number:02}", "question": text, "language": language} | told
+        {"id": f"{language}-{number:02}", "question": text, "language": language} | shared
         for language, text in row.items()
         if language != "answer"
     ]
 
 
-def _gpqa(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
-    """The right answer stands first; the options are shuffled, in one order for everyone."""
-    # Here, because the list of benchmarks does without PyTorch.
+def _gpqa(subset: str | None, number: int, row: HubRow) -> list[dict[str, Any]]:
+    """The right answer comes first in the data; the options are shuffled, in the same order for everyone."""
+    # Imported here, because the list of benchmarks does not need PyTorch.
     import torch
 
     from forkleft.randomness import keyed_generator
@@ -84,14 +85,14 @@ def _gpqa(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
     return [asked | {"choices": [options[place].strip() for place in order], "answer": _letter(order.index(0), order)}]
 
 
-def _mlogiqa(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
+def _mlogiqa(subset: str | None, number: int, row: HubRow) -> list[dict[str, Any]]:
     # The options are a list, written as text.
     choices = ast.literal_eval(row["options"])
     asked = {"id": f"{subset}-{number:02}", "question": f"{row['context']}\n{row['question']}", "language": subset}
     return [asked | {"choices": choices, "answer": _letter(int(row["answer"]), choices)}]
 
 
-def _ceval(subset: str | None, number: int, row: Row) -> list[dict[str, Any]]:
+def _ceval(subset: str | None, number: int, row: HubRow) -> list[dict[str, Any]]:
     choices = [row[letter] for letter in "ABCD"]
     asked = {"id": f"{subset}-{number:03}", "question": row["question"], "subject": subset, "language": "zh"}
     return [asked | {"choices": choices, "answer": row["answer"]}]
@@ -147,7 +148,7 @@ SOURCES = {
 def hub_rows(hub: HubData) -> Iterator[tuple[str, dict[str, Any]]]:
     """Where each row is from, for messages, and the row in our fields.
 
-    Raises ForkLeftError if the data set cannot be loaded, or has not the columns that its reader expects.
+    Raises ForkLeftError if the data set cannot be loaded, or does not have the columns that its reader expects.
     """
     from datasets import load_dataset
 
@@ -157,8 +158,8 @@ def hub_rows(hub: HubData) -> Iterator[tuple[str, dict[str, Any]]]:
             with _impatient():
                 rows = load_dataset(hub.path, subset, split=hub.split)
         except Exception as error:  # no network, no such data set, no permission: each its own class
-            told = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ForkLeftError(f"cannot load {named} (split {hub.split}) from the hub: {told}") from error
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ForkLeftError(f"cannot load {named} (split {hub.split}) from the hub: {reason}") from error
         for number, row in enumerate(rows):
             where = f"{named}, row {number}"
             try:
@@ -175,7 +176,7 @@ def hub_rows(hub: HubData) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @contextmanager
 def _impatient() -> Iterator[None]:
-    """Let the hub's client give up after a few seconds, and not tell each try: the error says it in a line."""
+    """Let the hub's client give up after a few seconds without logging each try: the error says it in a line."""
     from huggingface_hub.utils import http_backoff
 
     log, usual = logging.getLogger("huggingface_hub.utils._http"), http_backoff.__kwdefaults__

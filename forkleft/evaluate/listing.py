@@ -1,4 +1,4 @@
-"""`forkleft eval --list`: what benchmarks there are. Apart from the evaluation, which loads PyTorch."""
+"""`forkleft eval --list`: the list of benchmarks. Not in `evaluation.py`, which loads PyTorch."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,9 +17,9 @@ def list_benchmarks(
     console: Console | None = None,
     folder: str | Path | None = None,
 ) -> None:
-    """Print what benchmarks there are: protocol, items, budget, licence, and where the data would come from.
+    """Print a table of the benchmarks: protocol, items, budget, licence, and where the data would come from.
 
-    folder: where data is looked for, instead of in FORKLEFT_DATA.
+    folder: where to look for data, instead of FORKLEFT_DATA.
     """
     caption = "generated: the model writes; slot: likelihood of the offered letters.\ndata: a file in the folder "
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
@@ -30,16 +30,16 @@ def list_benchmarks(
         table.add_column(column, justify="right", no_wrap=True)
     for column in ("licence", "data"):
         table.add_column(column, overflow="fold")
-    for one in benchmarks:
-        if one.source is not None:
+    for benchmark in benchmarks:
+        if benchmark.source is not None:
             data = "[green]made here[/]"
-        elif path := data_at_hand(one, folder):
-            data = _at_hand(one, path)
+        elif path := data_at_hand(benchmark, folder):
+            data = _at_hand(benchmark, path)
         else:
-            data = "[red]not at hand[/]" if one.hub is None else f"hub: {one.hub.path}"
-        # Nothing is written in a slot, so that there is no budget to tell.
-        budget = str(one.max_new_tokens) if one.protocol == "generated" else "–"
-        table.add_row(one.name, one.protocol, str(one.items), budget, one.licence, data)
+            data = "[red]not at hand[/]" if benchmark.hub is None else f"hub: {benchmark.hub.path}"
+        # Nothing is written in a slot, so there is no budget.
+        budget = str(benchmark.max_new_tokens) if benchmark.protocol == "generated" else "–"
+        table.add_row(benchmark.name, benchmark.protocol, str(benchmark.items), budget, benchmark.licence, data)
     (console or Console()).print(table)
 
 

@@ -1,4 +1,4 @@
-"""How a model answers the items of a benchmark: a batch of tries in, one reply each out.
+"""How a model answers the items of a benchmark: a batch of tries in, a reply to each out.
 
 - `generated`: the model writes and the verifier judges. A student writes as `Settings.decoding` says, most confident
   positions first; an autoregressive model (a `Teacher`) writes greedily, as it does in training.
@@ -6,7 +6,7 @@
   student reads one masked slot there, under its native attention (`objective/readouts.py`); an autoregressive model
   reads its next-token distribution.
 
-A try is an item and the number of a sample of it. What a try draws is keyed by seed, item and sample.
+A try is an item and the number of one of its samples. Its random numbers depend on seed, item and sample alone.
 
 Shapes: B tries of a batch, D width of the model, V rows of its head.
 """
@@ -40,9 +40,9 @@ class Settings:
 
     samples: responses to each item; more than one needs a temperature. temperature, top_p: 0 takes the likeliest
     token. decoding: how a student writes, `static` or `native` (`forkleft.rollout.decoding`). passes, threshold:
-    instead of its own. max_new_tokens: instead of the benchmark's own budget. geometry: what a student sees from the
-    answer slot on, `truncated` (one mask, the default) or `canvas` (masks to the end of the block, as when it writes).
-    batch_size: tries in a batch. seed: for sampling.
+    replace those of the decoding. max_new_tokens: replaces the benchmark's budget. geometry: what a student sees from
+    the answer slot on, `truncated` (one mask, the default) or `canvas` (masks to the end of the block, as when it
+    writes). batch_size: tries in a batch. seed: for sampling.
     """
 
     samples: int = 1
@@ -82,7 +82,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Try:
-    """An item and which sample of it."""
+    """An item and the number of one of its samples."""
 
     item: Item
     sample: int = 0
@@ -128,8 +128,8 @@ def check_settings(settings: Settings, benchmark: Benchmark, *, autoregressive: 
 def check_protocol(model: Evaluated, benchmark: Benchmark, items: Sequence[Item], settings: Settings) -> None:
     """Raise ForkLeftError if the model cannot be measured on these items in this way.
 
-    All that can be known before the first batch: settings that do nothing here, letters that are no tokens, prompts
-    that do not fit, and a head that cannot be read.
+    This checks all that can be known before the first batch: settings without effect, letters that are not tokens,
+    prompts that do not fit, and a head that cannot be read.
     """
     if not isinstance(model, Evaluated):
         raise ForkLeftError(
@@ -141,7 +141,7 @@ def check_protocol(model: Evaluated, benchmark: Benchmark, items: Sequence[Item]
     if benchmark.protocol == "slot":
         _offered_ids(model, items)
         if isinstance(model, Teacher):
-            # Of no passages, for its check of the head.
+            # Reads nothing, but checks the head.
             model.hidden([])
     asked = [prompt_ids(tokenizer, benchmark.messages(item)) for item in items]
     _check_prompts(model, benchmark, items, asked, settings)
@@ -161,7 +161,7 @@ def answer(model: Evaluated, benchmark: Benchmark, tries: Sequence[Try], setting
     Raises ForkLeftError, naming the item, if a prompt and the budget do not fit into the model's context, or the
     likelihood of a letter is not finite.
     """
-    items, tokenizer = [one.item for one in tries], tokenizer_of(model)
+    items, tokenizer = [attempt.item for attempt in tries], tokenizer_of(model)
     asked = [prompt_ids(tokenizer, benchmark.messages(item)) for item in items]
     _check_prompts(model, benchmark, items, asked, settings)
     if benchmark.protocol == "generated":
@@ -169,7 +169,7 @@ def answer(model: Evaluated, benchmark: Benchmark, tries: Sequence[Try], setting
             return _write_decoded(model, benchmark, tries, asked, settings)
         return _write_greedily(model, benchmark, tries, asked, settings)
     offered = _offered_ids(model, items)
-    # The slot's own token is hidden, or never put in; any letter holds its place.
+    # The model never sees the token in the slot itself; any letter can hold its place.
     response = [*slot_prefix(tokenizer), offered[0]]
     if isinstance(model, Student):
         logp_BV = _masked_slot(model, items, asked, response, _room(model, benchmark, settings), settings.geometry)
@@ -183,7 +183,7 @@ def letter_ids(tokenizer: PreTrainedTokenizerBase, letters: str) -> list[int]:
     prefix = slot_prefix(tokenizer)
     found: list[int] = []
     for letter in letters:
-        # In its place: a tokenizer may cut a letter differently at the start of a text.
+        # With the prefix: a tokenizer may cut a letter differently at the start of a text.
         ids = tokenizer.encode(prompts.ANSWER_PREFIX + letter, add_special_tokens=False)
         if ids[:-1] != prefix or ids[-1] in {*found, tokenizer.unk_token_id}:
             raise ForkLeftError(
@@ -217,52 +217,57 @@ def _write_decoded(
         top_p=settings.top_p,
         seed=settings.seed,
         # The sample is part of the name: `generate` counts repeated names anew in every batch.
-        ids=[one.item.id if settings.samples == 1 else f"{one.item.id} sample {one.sample}" for one in tries],
+        ids=[
+            attempt.item.id if settings.samples == 1 else f"{attempt.item.id} sample {attempt.sample}"
+            for attempt in tries
+        ],
         batch_size=len(tries),
     )
-    judgements = _judge(benchmark, tries, [one.text or "" for one in written])
+    judgements = _judge(benchmark, tries, [trajectory.text or "" for trajectory in written])
     return [
         Reply(
             prompt,
-            one.text,
+            trajectory.text,
             verdict.extracted,
             verdict.correct,
-            len(one.tokens),
-            one.forwards,
-            one.stopped,
+            len(trajectory.tokens),
+            trajectory.forwards,
+            trajectory.stopped,
             judged=verdict.judged,
         )
-        for prompt, one, verdict in zip(asked, written, judgements, strict=True)
+        for prompt, trajectory, verdict in zip(asked, written, judgements, strict=True)
     ]
 
 
 def _write_greedily(
     teacher: Teacher, benchmark: Benchmark, tries: Sequence[Try], asked: list[list[int]], settings: Settings
 ) -> list[Reply]:
-    conversations = [benchmark.messages(one.item) for one in tries]
+    conversations = [benchmark.messages(attempt.item) for attempt in tries]
     budget = settings.budget(benchmark)
     written = teacher.answers(conversations, max_new_tokens=budget)
-    judgements = _judge(benchmark, tries, [one.text for one in written])
+    judgements = _judge(benchmark, tries, [answered.text for answered in written])
     replies = []
-    for prompt, one, verdict in zip(asked, written, judgements, strict=True):
-        # A teacher hands out text; a token is a forward, and so is the stop token that ended it. An answer that did not
-        # end has filled the budget, also with special tokens, which are not in its text.
-        ended = len(teacher.tokenizer.encode(one.text, add_special_tokens=False)) + 1
-        tokens = ended if one.stopped else budget
+    for prompt, answered, verdict in zip(asked, written, judgements, strict=True):
+        # A teacher returns only text. Each of its tokens took a forward, and so did the stop token. An answer that did
+        # not stop has used the whole budget; special tokens count there, but are not in the text.
+        ended = len(teacher.tokenizer.encode(answered.text, add_special_tokens=False)) + 1
+        tokens = ended if answered.stopped else budget
         found = (verdict.extracted, verdict.correct)
-        replies.append(Reply(prompt, one.text, *found, tokens, tokens, one.stopped, judged=verdict.judged))
+        replies.append(Reply(prompt, answered.text, *found, tokens, tokens, answered.stopped, judged=verdict.judged))
     return replies
 
 
 def _judge(benchmark: Benchmark, tries: Sequence[Try], texts: list[str]) -> list[Judgement]:
     verifier = benchmark.verifier
     if verifier.kind != "choice":
-        answers, ids = [one.item.answer for one in tries], [one.item.id for one in tries]
+        answers, ids = [attempt.item.answer for attempt in tries], [attempt.item.id for attempt in tries]
         return verifier.judgements(texts, answers, ids=ids)
-    offered = [LETTERS if one.item.choices is None else prompts.letters_of(one.item.choices) for one in tries]
+    offered = [
+        LETTERS if attempt.item.choices is None else prompts.letters_of(attempt.item.choices) for attempt in tries
+    ]
     return [
-        replace(verifier, letters=letters).judgements([text], [one.item.answer])[0]
-        for one, text, letters in zip(tries, texts, offered, strict=True)
+        replace(verifier, letters=letters).judgements([text], [attempt.item.answer])[0]
+        for attempt, text, letters in zip(tries, texts, offered, strict=True)
     ]
 
 
@@ -310,7 +315,7 @@ def _offered_ids(model: Evaluated, items: Sequence[Item]) -> list[int]:
 def _room(model: Evaluated, benchmark: Benchmark, settings: Settings) -> int:
     """How many tokens must fit behind a prompt."""
     if _is_truncated(benchmark, settings):
-        # The prefix and the slot: nothing stands behind them.
+        # The prefix and the slot: nothing follows them.
         return len(slot_prefix(tokenizer_of(model))) + 1
     return settings.budget(benchmark)
 
@@ -330,7 +335,7 @@ def _check_prompts(
         )
     for item, prompt in zip(items, asked, strict=True):
         if _is_truncated(benchmark, settings) and len(prompt) + room > model.context:
-            # Here nothing is written, so that no smaller budget helps.
+            # Nothing is written here, so a smaller budget would not help.
             raise ForkLeftError(
                 f"question {item.id}: a prompt of {len(prompt)} tokens and {room} for the answer slot exceed the "
                 f"model's context of {model.context}; the question is too long for this model, leave it out of the data"

@@ -1,11 +1,12 @@
-"""Results on disk: one record a try as it goes, and a summary at the end.
+"""Results on disk: a record for each try as soon as it is known, and a summary at the end.
 
-The folder of a benchmark holds `configuration.json` (what the records depend on), a `records.part-N.jsonl` for each
-process while it works, and when all tries are there `records.jsonl`, in the order of the items, and `summary.json`.
+The folder of a benchmark holds `configuration.json` (what the records depend on) and a `records.part-N.jsonl` for each
+process while it works. When all tries are there, it holds `records.jsonl`, in the order of the items, and
+`summary.json`.
 
-Lines are only ever appended to a part, and a line counts once it ends. So an evaluation may be killed at any time; what
-is missing, and a line that was cut or damaged, is computed again, and nothing else. The process that finds all tries
-written merges the parts, under a lock: processes need no connection to each other.
+Lines are only ever appended to a part, and a line counts only if it is whole. So an evaluation may be killed at any
+time: only missing, cut or damaged lines are computed again. The process that finds all tries written merges the parts
+under a lock; processes need no connection to each other.
 """
 
 import json
@@ -25,7 +26,7 @@ from forkleft.files import is_locked, lock, read_appended, write_json, write_tex
 if TYPE_CHECKING:
     from forkleft.evaluate.protocols import Reply, Try
 
-# Of configurations. Up to 1 `math` was the name of OPDLM's scorer, and written choices were read by other rules.
+# Of configurations. In format 1, `math` was the name of OPDLM's scorer, and written choices were read by other rules.
 FORMAT = 2
 CONFIGURATION, RECORDS, SUMMARY = "configuration.json", "records.jsonl", "summary.json"
 _PARTS = "records.part-*.jsonl"
@@ -44,10 +45,9 @@ Key = tuple[str, int]
 class Record:
     """What a model did with one try; a line of the results.
 
-    id, sample: the item, and which sample of it. item, prompt: digests of the question with its answer, and of the
-    prompt's ids. cluster: what items share that are no independent evidence. answer: the right one. The others are
-    those of `protocols.Reply`; a record that does not tell `judged` was written when items without verdict were not
-    told apart.
+    id, sample: the item, and the number of the sample. item, prompt: digests of the question with its answer, and of
+    the prompt's ids. cluster: the name that translations of one question share. answer: the right one. The other fields
+    are those of `protocols.Reply`. Old records have no `judged`: items without verdict were not marked then.
     """
 
     id: str
@@ -90,10 +90,10 @@ class Score:
 
 def record_of(benchmark: Benchmark, asked: "Try", reply: "Reply") -> Record:
     """The record of a reply."""
-    # Here, because it loads PyTorch, which reading and comparing results does without.
+    # Imported here, because it loads PyTorch; reading and comparing results does not need that.
     from forkleft.randomness import ids_key
 
-    told = asdict(reply) | {"prompt": ids_key(reply.prompt)[:16]}
+    reply_fields = asdict(reply) | {"prompt": ids_key(reply.prompt)[:16]}
     item = asked.item
     return Record(
         id=item.id,
@@ -101,12 +101,12 @@ def record_of(benchmark: Benchmark, asked: "Try", reply: "Reply") -> Record:
         item=item_digest(benchmark, item),
         cluster=benchmark.cluster_of(item),
         answer=item.answer,
-        **told,
+        **reply_fields,
     )
 
 
 def item_digest(benchmark: Benchmark, item: Item) -> str:
-    """A digest of what is asked and what is right."""
+    """A digest of the question as it is asked, and its right answer."""
     return json_digest([benchmark.messages(item), item.answer])[:16]
 
 
@@ -114,34 +114,34 @@ class ResultFolder:
     """The results of one benchmark while they are being made; see the module's text."""
 
     def __init__(self, path: Path, configuration: Mapping[str, Any]) -> None:
-        """Open or make a folder. ForkLeftError names what differs if it holds results of another configuration.
+        """Open or make a folder. Raises ForkLeftError, with what differs, if it has results of another configuration.
 
-        A configuration without a record, of a run that failed at once, holds nothing back: it is replaced.
+        A configuration without any record, as left by a run that failed at once, is replaced.
         """
         self.path, self.configuration = path, json.loads(json.dumps(configuration))
-        with _told(path):
+        with _disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
         with self._lock():
             if self._in_use():
                 self._check_configuration()
             else:
-                with _told(path):
+                with _disk_errors(path):
                     write_json(path / CONFIGURATION, self.configuration, ensure_ascii=False)
 
     def records(self) -> dict[Key, Record]:
         """All whole records there are, by try."""
-        # Else another process may merge the parts away while they are read, and records seem to be missing.
+        # Without the lock, another process could merge and remove the parts while they are read.
         with self._lock():
             return self._records()
 
     @contextmanager
     def part(self, rank: int) -> Iterator[TextIO]:
-        """The file that a process appends its records to, a line that was cut off at its end removed.
+        """The file that a process appends its records to. A last line that was cut off is removed.
 
         Raises ForkLeftError if another process has it open.
         """
         path = self.path / f"records.part-{rank}.jsonl"
-        with _told(self.path):
+        with _disk_errors(self.path):
             file = path.open("a+b")
         with file:
             with self._lock():
@@ -149,7 +149,7 @@ class ResultFolder:
                     raise ForkLeftError(
                         f"another evaluation is writing to {path}; wait for it to end, or name another folder"
                     )
-                # Another run may have replaced it, as long as no part was open.
+                # Another run may have replaced the configuration while no part was open.
                 self._check_configuration()
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
@@ -159,8 +159,8 @@ class ResultFolder:
     def finish(self, keys: Sequence[Key], about: Mapping[str, Any], expected_items: int) -> dict[str, Any] | None:
         """Merge the parts and write the summary if all tries are there.
 
-        keys: the tries, in their order. about: what the summary tells beside configuration and results. Returns the
-        summary, or None if tries are missing (of other processes), or another process has written it.
+        keys: the tries, in their order. about: what the summary holds beside configuration and results. Returns the
+        summary, or None if tries of other processes are missing, or another process has written the summary.
         """
         with self._lock():
             found = self._records()
@@ -172,7 +172,7 @@ class ResultFolder:
             records = [found[key] for key in keys]
             results = summarise(records, expected_items)
             summary = {**about, "results": results, "configuration": self.configuration}
-            with _told(self.path):
+            with _disk_errors(self.path):
                 write_text(self.path / RECORDS, "".join(line_of(record) for record in records))
                 write_json(self.path / SUMMARY, summary, ensure_ascii=False)
             for part in parts:
@@ -180,10 +180,10 @@ class ResultFolder:
             return summary
 
     def _records(self) -> dict[Key, Record]:
-        """`records`, for those who have the lock."""
+        """`records`, for callers that hold the lock."""
         found: dict[Key, Record] = {}
         for path in [self.path / RECORDS, *sorted(self.path.glob(_PARTS))]:
-            with _told(self.path):
+            with _disk_errors(self.path):
                 records = _read_records(path)
             for record in filter(None, records):
                 found.setdefault(record.key, record)
@@ -191,7 +191,7 @@ class ResultFolder:
 
     def _in_use(self) -> bool:
         """Whether there is a whole record, or a process that is about to write one."""
-        with _told(self.path):
+        with _disk_errors(self.path):
             return bool(self._records()) or any(map(is_locked, self.path.glob(_PARTS)))
 
     def _check_configuration(self) -> None:
@@ -199,7 +199,7 @@ class ResultFolder:
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        with _told(self.path):
+        with _disk_errors(self.path):
             file = (self.path / ".lock").open("w")
         with file:
             lock(file)
@@ -256,7 +256,7 @@ def accuracy_of(scores: Mapping[str, Score], samples: int) -> tuple[Estimate, st
     """The mean score and its 95% interval, and which kind it is.
 
     `wilson` for one verdict on each of independent items; `clustered bootstrap` for shares (avg@k), and for items in
-    clusters. A single cluster says nothing about others: then the interval is all of [0, 1].
+    clusters. With a single cluster, which says nothing about others, the interval is all of [0, 1].
     """
     values = [score.value for score in scores.values()]
     clusters = [score.cluster for score in scores.values()]
@@ -268,7 +268,7 @@ def accuracy_of(scores: Mapping[str, Score], samples: int) -> tuple[Estimate, st
 
 
 def clustered(scores: Mapping[str, Score]) -> bool:
-    """Whether items come in clusters that are not their own."""
+    """Whether some items share a cluster, or could: its name is not the item's id."""
     return any(score.cluster != name for name, score in scores.items())
 
 
@@ -288,11 +288,11 @@ def read_results(folder: str | Path) -> dict[str, Results]:
     found: dict[str, Results] = {}
     for path in [folder / SUMMARY, *sorted(folder.glob(f"*/{SUMMARY}"))]:
         if path.is_file():
-            one = _read_finished(path.parent)
-            name = one.summary["configuration"]["benchmark"]
+            results = _read_finished(path.parent)
+            name = results.summary["configuration"]["benchmark"]
             if name in found:
-                raise ForkLeftError(f"{folder} holds two results of {name}: {found[name].folder} and {one.folder}")
-            found[name] = one
+                raise ForkLeftError(f"{folder} holds two results of {name}: {found[name].folder} and {results.folder}")
+            found[name] = results
     if not found:
         begun = unfinished(folder)
         hint = f"unfinished: {', '.join(begun)}; start the same evaluation again" if begun else "name its --output"
@@ -301,8 +301,8 @@ def read_results(folder: str | Path) -> dict[str, Results]:
 
 
 def unfinished(folder: str | Path) -> list[str]:
-    """The benchmarks in a folder of results, or the one whose folder it is, that were begun and have not ended."""
-    # Its own name, also of `.`.
+    """The benchmarks in a folder of results that were begun and have not ended. It may be a benchmark's own folder."""
+    # So that `.` has a name, too.
     folder = Path(folder).resolve()
     begun = [path for path in [folder, *sorted(folder.glob("*"))] if (path / CONFIGURATION).is_file()]
     return [path.name for path in begun if not (path / SUMMARY).is_file()]
@@ -311,8 +311,8 @@ def unfinished(folder: str | Path) -> list[str]:
 def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """The leaves of nested objects, by their path: `sampler.seed`."""
     found: dict[str, Any] = {}
-    for name, one in value.items():
-        found |= flat(one, f"{before}{name}.") if isinstance(one, dict) else {f"{before}{name}": one}
+    for name, inner in value.items():
+        found |= flat(inner, f"{before}{name}.") if isinstance(inner, dict) else {f"{before}{name}": inner}
     return found
 
 
@@ -321,13 +321,13 @@ def _read_finished(folder: Path) -> Results:
     path = folder / RECORDS
     lines = _read_records(path)
     records = [record for record in lines if record is not None]
-    told = flat(summary)
-    if wrong := [name for name, kind in _NEEDED.items() if not isinstance(told.get(name), kind)]:
+    leaves = flat(summary)
+    if wrong := [name for name, kind in _NEEDED.items() if not isinstance(leaves.get(name), kind)]:
         raise ForkLeftError(
-            f"{folder / SUMMARY} is damaged: expected {wrong[0]}, found {told.get(wrong[0])!r:.40}; evaluate again "
+            f"{folder / SUMMARY} is damaged: expected {wrong[0]}, found {leaves.get(wrong[0])!r:.40}; evaluate again "
             "into a new folder"
         )
-    tries = told["results.items"] * told["results.samples"]
+    tries = leaves["results.items"] * leaves["results.samples"]
     if len(records) != len(lines) or len({record.key for record in records}) != tries or len(records) != tries:
         raise ForkLeftError(
             f"{path} is damaged: expected {tries} whole records, each of another try, found "
@@ -345,37 +345,38 @@ def _read_records(path: Path) -> list[Record | None]:
 def _record(row: dict[str, Any] | None) -> Record | None:
     if row is None:
         return None
-    told = [one.name for one in fields(Record) if one.default is MISSING or one.name in row]
-    return Record(**{name: row[name] for name in told}) if all(name in row for name in told) else None
+    names = [field.name for field in fields(Record) if field.default is MISSING or field.name in row]
+    return Record(**{name: row[name] for name in names}) if all(name in row for name in names) else None
 
 
 def _check_same(folder: Path, there: dict[str, Any], now: dict[str, Any]) -> None:
     differing = {name: (old, new) for name, old, new in differences(there, now)}
     if differing:
         if "items.count" in differing:
-            # Says nothing more, and nothing to a person.
+            # If the counts differ, the digest adds nothing.
             differing.pop("items.digest", None)
-        told = ", ".join(
+        listed = ", ".join(
             f"{name} ({_short(old)} there, {_short(new)} now)" for name, (old, new) in sorted(differing.items())
         )
         raise ForkLeftError(
-            f"{folder} holds results of another configuration; they differ in {told}; name another folder, or remove it"
+            f"{folder} holds results of another configuration; they differ in {listed}; name another folder, or remove "
+            "it"
         )
 
 
 def _short(value: Any) -> str:
-    """A value for a message; of a long text its beginning, in quotes that are closed."""
+    """A value for a message. A long text is cut, inside its quotes."""
     if isinstance(value, str) and len(value) > _SHOWN:
         return repr(f"{value[: _SHOWN - 1]}…")
-    told = repr(value)
-    return told if len(told) <= _SHOWN + 2 else f"{told[: _SHOWN + 1]}…"
+    text = repr(value)
+    return text if len(text) <= _SHOWN + 2 else f"{text[: _SHOWN + 1]}…"
 
 
 def _as_of_today(configuration: dict[str, Any]) -> dict[str, Any]:
     """A configuration of an earlier format in the words of this one.
 
-    So results of before are compared with, and continued by, those of the same scorer. Letters that were read off by
-    the rules of before are the exception: their verifier is one that no new evaluation has.
+    So older results can be compared with new ones of the same scorer, and continued. The exception are letters that
+    were read by the older rules: they get a verifier that no new evaluation has.
     """
     if configuration.get("format") != 1:
         return configuration
@@ -397,8 +398,8 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _told(folder: Path) -> Iterator[None]:
-    """Say of a folder that cannot be used what to do."""
+def _disk_errors(folder: Path) -> Iterator[None]:
+    """Turn an OSError into a ForkLeftError that names the folder and what to do."""
     try:
         yield
     except OSError as error:

@@ -129,11 +129,11 @@ def mcnemar(only_a: int, only_b: int) -> float:
 
     only_a, only_b: the discordant items, those that exactly one of the two models got right (`PairedGain` has them).
     Under the hypothesis each is a fair coin, so p is twice the smaller tail of Binomial(only_a + only_b, 1/2), at most
-    1; without discordant items it is 1. Integers up to the one division: right to the last digit at any count.
+    1; without discordant items it is 1. All is integers up to one division: right to the last digit at any count.
 
     ForkLeftError for a negative count.
     """
-    # Python integers, not numpy's: those would overflow without a word.
+    # Python integers, not numpy's, which would overflow silently.
     only_a, only_b = operator.index(only_a), operator.index(only_b)
     if min(only_a, only_b) < 0:
         raise ForkLeftError(f"expected two counts of at least 0, found {only_a} and {only_b}")
@@ -149,9 +149,9 @@ def mcnemar(only_a: int, only_b: int) -> float:
 def smallest_gain(correct: int, total: int, *, nothing_lost: bool, level: float = 0.95) -> int | None:
     """The smallest gain over `correct` of `total`, in items, that could be told from noise; None if there is none.
 
-    Totals do not say which items two models both got right, so there is no one answer. Told from noise means that the
-    exact McNemar test of the two gives at most 1 - level, where the items that were lost (right before, wrong after)
-    are taken to be
+    Totals do not say which items two models both got right, so there is no single answer. A gain is told from noise if
+    the exact McNemar test of the two gives at most 1 - level. How many items were lost (right before, wrong after) is
+    an assumption:
     - none, if nothing_lost: a smaller gain is noise, whatever the items. At the level 0.95 this is always 6 items;
     - else as many as if the two models were right independently of each other, correct (total - after) / total, rounded
       up: the test of two samples that are not paired. Models that are right on the same items more often than by
@@ -164,12 +164,12 @@ def smallest_gain(correct: int, total: int, *, nothing_lost: bool, level: float 
         raise ForkLeftError(f"expected 0 <= correct <= total and total >= 1, found {correct} of {total}")
     noise = 2 * (1 - _upper(level))
 
-    def told(gain: int) -> bool:
+    def beats_noise(gain: int) -> bool:
         lost = 0 if nothing_lost else -(-correct * (total - correct - gain) // total)
         return mcnemar(lost, lost + gain) <= noise
 
     # The larger the gain, the smaller p: with each item more, one of the two counts moves away from the other.
-    found = bisect.bisect_left(range(1, total - correct + 1), True, key=told) + 1
+    found = bisect.bisect_left(range(1, total - correct + 1), True, key=beats_noise) + 1
     return found if found <= total - correct else None
 
 
@@ -182,11 +182,11 @@ def clustered_mean(
     that clusters of unequal size keep their weight; the interval is between the percentiles of these means. It depends
     on the items and the seed, not on the items' order. With few clusters it is a little narrow (by about √((C-1)/C)).
 
-    Where all clusters have the same mean, such as a model that is never right, the bootstrap knows nothing and would
-    have no width. Then the interval is Wilson's for this mean with C, the number of clusters, for the number of items:
-    a cluster is taken for a single verdict, which is the least that it can be worth.
+    If all clusters have the same mean, for instance because the model is never right, the bootstrap would have no
+    width. Then the interval is Wilson's for this mean, with the number of clusters C as the number of items: a cluster
+    counts as a single verdict, which is the least that it can be worth.
 
-    values: one an item: a verdict, or a share such as avg@k; clusters: each item's cluster, by name.
+    values: a verdict for each item, or a share such as avg@k; clusters: the name of each item's cluster.
     ForkLeftError if lengths differ, there are no items, a value is not between 0 and 1, there is one cluster only, or
     `resamples` is below 1.
     """
@@ -205,11 +205,11 @@ def clustered_gain(
 ) -> Estimate:
     """Mean of b minus mean of a on the same clustered items, with the bootstrap of `clustered_mean`.
 
-    Where the gain is the same in all clusters, such as between two models that are never right, the interval is that of
-    `paired_gain` with C, the number of clusters, for the number of items. In its table of who is right each item then
-    counts C / items, spread over the four cells as if a and b were right by chance, as often as their shares say.
+    If the gain is the same in all clusters, for instance because neither model is ever right, the interval is that of
+    `paired_gain`, with the number of clusters C as the number of items. In its table of who is right each item then
+    counts C / items, spread over the four cells as if a and b were right independently, each with its share.
 
-    ForkLeftError as `clustered_mean`.
+    Raises ForkLeftError as `clustered_mean` does.
     """
     _check_shares(clusters, a=a, b=b)
     pairs = [(float(left), float(right)) for left, right in zip(a, b, strict=True)]
@@ -247,7 +247,7 @@ def _bootstrap(
     sums_C = np.array([math.fsum(members[name]) for name in sorted(members)])
     sizes_C = np.array([len(members[name]) for name in sorted(members)])
     mean = math.fsum(sums_C) / len(values)
-    # Means of thirds that are equal may differ by rounding.
+    # Equal means, of thirds for instance, may differ by rounding.
     if np.ptp(sums_C / sizes_C) < 1e-9:
         return mean, None
 
@@ -262,7 +262,7 @@ def _bootstrap(
 
 
 def _around(value: float, low: float, high: float) -> Estimate:
-    """An interval that contains its value: an end that equals it may be off by a rounding error, to the wrong side."""
+    """An interval that contains its value: rounding may move an end that equals the value to its wrong side."""
     return Estimate(value, min(low, value), max(high, value))
 
 
@@ -305,12 +305,12 @@ def contrast(terms: Sequence[tuple[float, Estimate]]) -> Estimate:
     """
     if not len(terms):
         raise ForkLeftError("expected at least one estimate, found none")
-    for _, one in terms:
-        if not one.low <= one.value <= one.high:
-            raise ForkLeftError(f"expected low <= value <= high, found {one}")
-    value = math.fsum(weight * one.value for weight, one in terms)
-    down = [weight * (one.value - (one.low if weight > 0 else one.high)) for weight, one in terms]
-    up = [weight * ((one.high if weight > 0 else one.low) - one.value) for weight, one in terms]
+    for _, estimate in terms:
+        if not estimate.low <= estimate.value <= estimate.high:
+            raise ForkLeftError(f"expected low <= value <= high, found {estimate}")
+    value = math.fsum(weight * estimate.value for weight, estimate in terms)
+    down = [weight * (estimate.value - (estimate.low if weight > 0 else estimate.high)) for weight, estimate in terms]
+    up = [weight * ((estimate.high if weight > 0 else estimate.low) - estimate.value) for weight, estimate in terms]
     return Estimate(value, value - math.hypot(*down), value + math.hypot(*up))
 
 
@@ -340,7 +340,7 @@ def _upper(level: float) -> float:
 
 
 def _check_lengths(**columns: Sequence) -> None:
-    """Columns of one table: as many entries each, and not none."""
+    """Raise ForkLeftError unless the columns have the same length, which is not 0."""
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{length} in {name}" for name, length in lengths.items())
@@ -350,7 +350,7 @@ def _check_lengths(**columns: Sequence) -> None:
 
 
 def _check_shares(clusters: Sequence[str], **columns: Sequence[float]) -> None:
-    """As many of each as clusters, and each from 0 to 1."""
+    """Raise ForkLeftError unless there are as many shares as clusters, each from 0 to 1."""
     _check_lengths(**columns, clusters=clusters)
     for column in columns.values():
         for share, cluster in zip(column, clusters, strict=True):
@@ -359,7 +359,7 @@ def _check_shares(clusters: Sequence[str], **columns: Sequence[float]) -> None:
 
 
 def _check_verdicts(verdicts: Sequence[float]) -> None:
-    """Not none, and each 0 or 1: a share such as avg@k must not be rounded to a verdict."""
+    """Raise ForkLeftError unless there are verdicts, each 0 or 1: a share such as avg@k must not be rounded to one."""
     _check_lengths(verdicts=verdicts)
     for verdict in verdicts:
         if verdict not in (0, 1):

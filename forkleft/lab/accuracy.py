@@ -1,4 +1,4 @@
-"""How often the lab's models are right on the held-out sets, beside what their cards say.
+"""How often the lab's models are right on the held-out sets, beside the figures of their cards.
 
     forkleft lab accuracy
 
@@ -68,7 +68,7 @@ def print_accuracy(
         if records is not None:
             with records.open("a", encoding="utf-8") as file:
                 for record in found.records:
-                    file.write(json.dumps({"model": card.name, "set": set_name} | _told(record)) + "\n")
+                    file.write(json.dumps({"model": card.name, "set": set_name} | _kept_fields(record)) + "\n")
     if not as_json:
         console.print(_table(rows))
 
@@ -77,16 +77,16 @@ def _measured(
     loaded: Sequence[LabModel], items: dict[str, ItemSet], console: Console
 ) -> Iterator[tuple[LabModel, str, Results]]:
     for lab_model in loaded:
-        for set_name, one in items.items():
+        for set_name, item_set in items.items():
             with console.status(f"{lab_model.card.name} on {set_name}"):
-                found = measure(lab_model, one)
+                found = measure(lab_model, item_set)
             yield lab_model, set_name, found
 
 
-def _told(record: Record) -> dict:
-    """What is kept of a record; `answer` is the one that was given."""
-    told = {"id": record.id, "response": record.response, "answer": record.extracted, "correct": record.correct}
-    return told | {"tokens": record.tokens, "forwards": record.forwards}
+def _kept_fields(record: Record) -> dict:
+    """The fields of a record that are written to the file; `answer` is the one that the model gave."""
+    fields = {"id": record.id, "response": record.response, "answer": record.extracted, "correct": record.correct}
+    return fields | {"tokens": record.tokens, "forwards": record.forwards}
 
 
 def _table(rows: Sequence[dict]) -> Table:

@@ -13,7 +13,10 @@ _PREFIX = "lab-"
 def lab_items(benchmark: Benchmark, count: int = HELD_OUT_COUNT) -> ItemSet:
     """The items of one of the lab's benchmarks. Raises ForkLeftError if there is no such set."""
     name = benchmark.name.removeprefix(_PREFIX)
-    items = [Item(one.id, one.question, one.answer, one.solution, one.choices) for one in held_out(name, count)]
+    items = [
+        Item(question.id, question.question, question.answer, question.solution, question.choices)
+        for question in held_out(name, count)
+    ]
     return item_set(benchmark, items, f"lab:{name}")
 
 
@@ -37,4 +40,4 @@ def _benchmark(name: str) -> Benchmark:
     )
 
 
-LAB_BENCHMARKS = {one.name: one for one in map(_benchmark, HELD_OUT_SETS)}
+LAB_BENCHMARKS = {benchmark.name: benchmark for benchmark in map(_benchmark, HELD_OUT_SETS)}

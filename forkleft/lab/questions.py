@@ -9,8 +9,8 @@
 Training and held-out questions are disjoint by construction: a question's split is a hash of its first two steps, so
 a held-out chain shares no beginning of two steps or more with any training chain, whatever the seeds.
 
-Only `random.Random.random()` is drawn from, the one method whose sequence Python promises never to change, so that a
-seed gives the same questions on every platform and Python version.
+All random numbers come from `random.Random.random()`, the one method whose sequence Python promises never to change. So
+a seed gives the same questions on every platform and Python version.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ ANSWER_MARK = "#"
 _VARIABLES = "abcdefg"
 _HELD_OUT_ONE_IN = 10
 _SPLIT_PREFIX = len("a=7;b=a+5;c=b-a;")
-# Past this many draws in a row that are all known already, a set is as large as it gets.
+# After this many known questions in a row, we take it that there are no others.
 _PATIENCE = 10_000
 
 _HELD_OUT_SETS: dict[str, tuple[Form, int]] = {
@@ -58,7 +58,7 @@ class Question:
 
     @property
     def prompt(self) -> str:
-        """What the user turn says: the question, and its options one a line where it has any."""
+        """The text of the user turn: the question, and its options, if it has any, each on a line."""
         if self.choices is None:
             return self.question
         return "\n".join([self.question, *(f"{a}. {text}" for a, text in zip(LETTERS, self.choices, strict=True))])
@@ -82,7 +82,7 @@ def questions(
     check_shares(shares)
     if count < 1:
         raise ForkLeftError(f"count must be at least 1, found {count}")
-    # Not of the form: a seed gives the same chains with and without options.
+    # The form is not part of the key: a seed gives the same chains with and without options.
     rng = random.Random(f"{seed}/{split}/{steps}/chain")
     found: dict[str, Question] = {}
     misses = 0
@@ -101,10 +101,10 @@ def questions(
 def training_stream(
     seed: int, *, shares: tuple[float, ...] = EQUAL_SHARES, choice_share: float = 0.0
 ) -> Iterator[Question]:
-    """Training questions without end: chains of all step counts alike, and a share of multiple-choice questions.
+    """An endless stream of training questions: chains of all step counts alike, and a share of multiple-choice ones.
 
-    Those have two steps, since they are answered at once: doing more in the head is beyond models of the lab's size.
-    Repeats may occur.
+    Multiple-choice questions have two steps, because they are answered at once: models of the lab's size cannot do more
+    without writing. Questions may repeat.
     """
     check_shares(shares)
     rng = random.Random(f"{seed}/stream")

@@ -3,7 +3,7 @@
     forkleft lab routes
 
 Both right, the teacher alone, the student alone, or neither: the verdicts that decide how ForkLeft would supervise each
-question (paper eq. `fork`). Only the questions that the teacher alone gets right are taught by its distributions.
+question (paper eq. `fork`). Only on the questions that the teacher alone gets right do its distributions teach.
 """
 
 import json
@@ -42,7 +42,8 @@ def count_routes(taught: Sequence[bool], student: Student, items: ItemSet, order
     benchmark = items.benchmark
     prompts = [prompt_ids(student.text_tokenizer, benchmark.messages(item)) for item in items.items]
     written = generate(student, prompts, order=order, max_new_tokens=benchmark.max_new_tokens)
-    found = benchmark.verifier.judge([one.text or "" for one in written], [item.answer for item in items.items])
+    texts = [trajectory.text or "" for trajectory in written]
+    found = benchmark.verifier.judge(texts, [item.answer for item in items.items])
     routes = [route_of(a_s, a_t) for a_s, a_t in zip(found, taught, strict=True)]
     return {name: routes.count(route) for route, name in ROUTES.items()}
 

@@ -1,4 +1,4 @@
-"""The lab's tokenizer: one token a character, with the special tokens a chat model and a diffusion model need.
+"""The lab's tokenizer: each character is a token, beside the special tokens of chat models and diffusion models.
 
 Built in code, saved beside every lab model as ordinary Transformers tokenizer files.
 """
@@ -16,7 +16,7 @@ END_OF_TURN, END_OF_TEXT = "<|im_end|>", "<|endoftext|>"
 _SPECIAL = [PAD, MASK, UNKNOWN, SYSTEM, USER, ASSISTANT, END_OF_TURN, END_OF_TEXT]
 _CHARACTERS = "\n" + " " + string.digits + string.ascii_letters + string.punctuation
 
-# A turn of the model's own ends with a stop token; the others end where the next role begins.
+# A turn of the model ends with a stop token; the other turns end where the next role begins.
 _CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
     "{{ '<|' + message['role'] + '|>' + message['content'] }}"
@@ -25,7 +25,7 @@ _CHAT_TEMPLATE = (
     "{%- if add_generation_prompt -%}{{ '<|assistant|>' }}{%- endif -%}"
 )
 
-# How to cut an answer out of the text, for servers that would otherwise take these models for Qwen's chat models.
+# How to cut an answer out of the text, for servers, which would otherwise treat these models as Qwen's chat models.
 _RESPONSE_TEMPLATE = {
     "defaults": {"role": "assistant"},
     "start_anchor": ASSISTANT,

@@ -25,10 +25,10 @@ _EVALUATION = re.compile(r"eval_(?:(.+)_)?accuracy")
 
 
 def draw_curves(metrics: Path, picture: Path) -> None:
-    """Draw right answers, shares of the routes, and losses over the updates; nothing, if no update was logged.
+    """Draw right answers, shares of the routes, and losses over the updates. Draws nothing if no update was logged.
 
-    Right answers are those of both models in training and, as points, the student's in evaluations, in which it decodes
-    as it does in use.
+    Right answers are those of both models in training and, as points, those of the student in evaluations, where it
+    decodes as it does in use.
     """
     logged = [row for _, row in read_appended(metrics) if row is not None]
     rows = [row for row in logged if "loss" in row]
@@ -44,7 +44,7 @@ def draw_curves(metrics: Path, picture: Path) -> None:
     for (name, points), marker in zip(evaluations.items(), cycle(_MARKERS)):
         values = [100 * value for value in points.values()]
         style = {"color": _INK, "marker": marker, "markersize": 5, "linewidth": 1}
-        # Not cut in half at the edges.
+        # So that markers are not cut in half at the edges.
         accuracy.plot(list(points), values, label=name, clip_on=False, zorder=3, **style)
     accuracy.set(title="right answers, %", ylim=(0, 104))
 
@@ -66,7 +66,7 @@ def draw_curves(metrics: Path, picture: Path) -> None:
         axes.set_xlabel("update")
         axes.set_xlim(min(shown), max(max(shown), min(shown) + 1))
         axes.spines[["top", "right"]].set_visible(False)
-        # Four names fit below a panel, unless there is the name of a data set among them.
+        # Four names fit below a panel, unless the name of a data set is among them.
         columns = 4 if axes is not accuracy or len(evaluations) < 2 else 2
         place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": columns}
         axes.legend(frameon=False, fontsize=8, handlelength=1.2, **place)
@@ -91,7 +91,7 @@ def _line(axes: Axes, steps: list[int], values: list[float], label: str, colour:
 
 
 def _smooth(values: list[float]) -> list[float]:
-    """Means over a window that is centred where it can be."""
+    """Moving means over a window, which is cut at the ends."""
     half = _SMOOTHED // 2
     windows = [values[max(0, k - half) : k + half + 1] for k in range(len(values))]
     return [sum(window) / len(window) for window in windows]

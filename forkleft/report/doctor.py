@@ -1,4 +1,4 @@
-"""What `forkleft doctor` shows."""
+"""The output of `forkleft doctor`."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ _WIDE = 1.0
 
 
 def table(findings: Sequence[Finding], student: Student) -> Table:
-    """The findings for a person."""
+    """The findings as a table for a terminal."""
     model, device = student.model, student.device
     place = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
     readouts = "FlexAttention" if device.type == "cuda" else "SDPA"
@@ -32,20 +32,23 @@ def table(findings: Sequence[Finding], student: Student) -> Table:
     shown.add_column("check")
     for column in ("difference", "bound", ""):
         shown.add_column(column, justify="right", no_wrap=True)
-    for number, one in enumerate(findings):
+    for number, finding in enumerate(findings):
         if number:
-            # Else what a check means looks like another check.
+            # An empty row; without it, the meaning of a check looks like another check.
             shown.add_row()
-        mark = "[green]holds[/]" if one.holds else "[bold red]broken[/]"
-        unit = "relative" if "gradient" in one.name else "nats"
-        numbers = (f"{one.difference:.1e} {unit}", f"{one.bound:.0e} {unit}")
-        row = (f"{escape(one.name)}\n[dim]{escape(one.meaning)}[/]", *numbers, mark)
+        mark = "[green]holds[/]" if finding.holds else "[bold red]broken[/]"
+        unit = "relative" if "gradient" in finding.name else "nats"
+        numbers = (f"{finding.difference:.1e} {unit}", f"{finding.bound:.0e} {unit}")
+        row = (f"{escape(finding.name)}\n[dim]{escape(finding.meaning)}[/]", *numbers, mark)
         shown.add_row(*row)
     return shown
 
 
 def doctor(student: Student) -> bool:
-    """Print the table; whether everything holds. Says which check is running: a large model takes a minute."""
+    """Run the checks, print the table, and return whether everything holds.
+
+    Says which check is running: a large model takes a minute.
+    """
     console = Console()
     names = [check.name for check in CHECKS]
     with console.status("") as status:
@@ -59,7 +62,7 @@ def doctor(student: Student) -> bool:
 
         findings = examine(student, begin)
     console.print(table(findings, student))
-    if wide := [one.name for one in findings if one.bound > _WIDE]:
+    if wide := [finding.name for finding in findings if finding.bound > _WIDE]:
         name = str(student.model.dtype).removeprefix("torch.")
         again = "" if name in ("float32", "float64") else "; run it in float32 (--dtype float32) to check the maths"
         console.print(
@@ -67,7 +70,7 @@ def doctor(student: Student) -> bool:
             highlight=False,
             markup=False,
         )
-    if all(one.holds for one in findings):
+    if all(finding.holds for finding in findings):
         console.print("Everything holds here.", highlight=False)
         return True
     low = student.model.dtype not in (torch.float32, torch.float64)

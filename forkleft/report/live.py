@@ -1,4 +1,4 @@
-"""Text that denoises before one's eyes: masked positions fill in, coloured by their entropy when committed."""
+"""Text that denoises live: masked positions fill in, coloured by their entropy when they were committed."""
 
 import math
 import time
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from forkleft.students.student import Student
 
-# Upper ends in nats, with how a token is shown that was committed below it.
+# Upper bounds of entropy in nats, each with the style of tokens that were committed below it.
 SHADES = ((0.1, "default"), (0.5, "cyan"), (1.0, "yellow"), (float("inf"), "bold red"))
 _MASK, _TORN = "▒", "\ufffd"
 # Lines below the text: an empty one and the state.
@@ -19,9 +19,9 @@ _FOOT = 3
 
 
 class LiveText:
-    """Shows one response while it is written. `show` is what `generate` takes as `watch`.
+    """Shows one response while it is written. Give `show` to `generate` as `watch`.
 
-    pause: seconds that every pass is shown at least; what it has just written is then marked.
+    pause: show every pass for at least so many seconds, and mark what it has just written.
 
     with LiveText(console, student) as live:
         generate(student, [prompt], max_new_tokens=256, watch=live.show)
@@ -44,7 +44,7 @@ class LiveText:
         self._live.stop()
 
     def show(self, number: int, ids: Sequence[int], entropies: Sequence[float]) -> None:
-        """Draw the response as it stands after a pass: its last lines, if it is longer than the terminal."""
+        """Draw the response after a pass: its last lines, if it is longer than the terminal."""
         self._passes += 1
         mask_id = self._student.vocabulary.mask_id
         left = sum(i == mask_id for i in ids)
@@ -62,7 +62,7 @@ class LiveText:
         self._live.update(Group(*lines[-room:], state), refresh=True)
 
     def finish(self, ids: Sequence[int], entropies: Sequence[float]) -> None:
-        """Leave the whole response, with what its colours mean."""
+        """Print the whole response and what its colours mean."""
         if self._pause:
             time.sleep(self._pause)
         self._live.stop()
@@ -84,10 +84,10 @@ def coloured(student: Student, ids: Sequence[int], entropies: Sequence[float], m
 def _pieces(
     student: Student, ids: Sequence[int], entropies: Sequence[float]
 ) -> Iterator[tuple[str, float | None, set[int]]]:
-    """Text with the largest entropy of the tokens that make it, or None for masks, and the positions of these tokens.
+    """Pieces of text, each with the largest entropy of its tokens (None for a mask) and the positions of these tokens.
 
-    A character may take several tokens, and what a token says may depend on those before it: each piece is what a run
-    of tokens adds to the text of all that stand before.
+    A character may take several tokens, and the text of a token may depend on those before it. So each piece is what a
+    run of tokens adds to the text of all tokens before it.
     """
     run: list[int] = []
     said, worst = "", 0.0
@@ -117,7 +117,7 @@ def legend() -> Text:
     text = Text("nats of entropy at commit: ", style="dim")
     start = 0.0
     for end, style in SHADES:
-        told = f"{start:g} – {end:g}" if end < float("inf") else f"{start:g} and more"
-        text.append(told, style=style).append("  ")
+        span = f"{start:g} – {end:g}" if end < float("inf") else f"{start:g} and more"
+        text.append(span, style=style).append("  ")
         start = end
     return text

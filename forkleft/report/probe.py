@@ -1,4 +1,4 @@
-"""What `forkleft probe` shows."""
+"""The output of `forkleft probe`."""
 
 from collections.abc import Mapping
 
@@ -33,7 +33,7 @@ def views_table(views: Views, *, title: str) -> Table:
 
 
 def forks_table(found: Mapping[str, tuple[Forks, float | None]], *, fork_entropy: float) -> Table:
-    """When each order decides its forks; with each, its share of right answers, where a verifier applies."""
+    """When each order decides its forks, and its share of right answers (None: not judged)."""
     shown = Table(
         title=f"Forks: the prefix leaves {fork_entropy:g} nats or more open",
         caption="Means over forks. place: 0% is the first token of a response; pass: 0% is the first of a block; "

@@ -15,7 +15,7 @@ TABLE = "table.md"
 
 
 def show_study(folder: Path) -> tuple[StudyResults, Analysis]:
-    """Read a study, from its cells or from its `results.json`; leave results, tables and figures in its folder."""
+    """Read a study from its cells or from its `results.json`; write results, tables and figures into its folder."""
     if (folder / STUDY).is_file():
         results = collect(folder)
         save_results(folder / RESULTS, results)
@@ -31,9 +31,9 @@ def show_study(folder: Path) -> tuple[StudyResults, Analysis]:
 
 
 def study_folders(path: Path) -> list[Path]:
-    """The studies of a folder: itself, or those in it. Raises ForkLeftError if there is none."""
+    """The folders of studies: the given one, if it is one, and those in it. Raises ForkLeftError if there is none."""
     folders = [path, *sorted(p for p in path.glob("*") if p.is_dir())]
-    found = [one for one in folders if (one / STUDY).is_file() or (one / RESULTS).is_file()]
+    found = [folder for folder in folders if (folder / STUDY).is_file() or (folder / RESULTS).is_file()]
     if not found:
         raise ForkLeftError(f"there is no study in {path}: expected {STUDY} or {RESULTS} in it or in its folders")
     return found

@@ -42,7 +42,7 @@ _MEAN = "mean"
 
 
 def draw_study(results: StudyResults, analysis: Analysis, folder: Path) -> list[str]:
-    """Draw what there is to draw, each as PNG and SVG; returns the names. A figure without data is removed."""
+    """Draw all figures that have data, each as PNG and SVG; returns their names. Files of other figures are removed."""
     drawings: dict[str, Callable[[StudyResults, Analysis], Figure | None]] = {
         "accuracy": _draw_accuracy,
         "differences": _draw_differences,
@@ -113,27 +113,28 @@ def _draw_differences(results: StudyResults, analysis: Analysis) -> Figure | Non
     axes = figure.subplots()
     axes.axvline(0, color=_AXIS, linewidth=1.2, zorder=1)
     ticks, labels = [], []
-    for number, one in enumerate(reversed(compared)):
+    for number, comparison in enumerate(reversed(compared)):
         top = number * step
-        colour = _COLOURS[0] if one.difference.mean.low > 0 or one.difference.mean.high < 0 else _BASE
+        colour = _COLOURS[0] if comparison.difference.mean.low > 0 or comparison.difference.mean.high < 0 else _BASE
         for line, name in enumerate(names):
-            height, found = top - 0.62 - 0.5 * line, one.difference.benchmarks[name]
+            height, found = top - 0.62 - 0.5 * line, comparison.difference.benchmarks[name]
             axes.plot([100 * found.low, 100 * found.high], [height, height], color=colour, linewidth=1, alpha=0.55)
             axes.plot(100 * found.value, height, "o", color="white", markeredgecolor=colour, markersize=4.5, alpha=0.9)
             ticks.append(height)
             labels.append(name)
-        by_seed = [100 * value for value in one.difference.by_seed]
+        by_seed = [100 * value for value in comparison.difference.by_seed]
         _seed_dots(axes, by_seed, [top + 0.16 * shift for shift in _shifts(len(by_seed))], colour)
-        found = one.difference.mean
+        found = comparison.difference.mean
         axes.plot([100 * found.low, 100 * found.high], [top, top], color=colour, linewidth=2.8, zorder=5)
         axes.plot(100 * found.value, top, "o", color=colour, markersize=9, markeredgecolor="white", zorder=6)
         ticks.append(top)
-        labels.append(one.name if len(results.decoding) == 1 else f"{one.name}, {one.decoding}")
-        count = f"{one.difference.seeds} seeds" if one.difference.seeds > 1 else "1 seed"
-        text = f"p {_p(one.difference.p)}\nHolm p {_p(one.holm)}\n{count}"
+        labels.append(comparison.name if len(results.decoding) == 1 else f"{comparison.name}, {comparison.decoding}")
+        count = f"{comparison.difference.seeds} seeds" if comparison.difference.seeds > 1 else "1 seed"
+        text = f"p {_p(comparison.difference.p)}\nHolm p {_p(comparison.holm)}\n{count}"
         axes.annotate(text, (1.01, top), xycoords=("axes fraction", "data"), va="center", fontsize=9, color="#333333")
     axes.set_yticks(ticks, labels)
-    main = {one.name for one in compared} | {f"{one.name}, {one.decoding}" for one in compared}
+    main = {comparison.name for comparison in compared}
+    main |= {f"{comparison.name}, {comparison.decoding}" for comparison in compared}
     for tick, label in zip(axes.get_yticklabels(), labels, strict=True):
         tick.set(fontweight="bold") if label in main else tick.set(fontsize=9, color="#555555")
     axes.set_ylim(-0.62 - 0.5 * len(names), (len(compared) - 1) * step + 0.75)
@@ -150,7 +151,7 @@ def _draw_interaction(results: StudyResults, analysis: Analysis) -> Figure | Non
     rows = {row.name: row for row in analysis.rows[decoding] if row.kind == "arm"}
     if not results.effects:
         return None
-    (one, lines), (two, columns) = results.effects.items()
+    (line_factor, lines), (axis_factor, columns) = results.effects.items()
     if not all(arm in rows for arms in lines.values() for arm in arms):
         return None
     figure, panels = _panels(results, height=3.7, share=False)
@@ -165,9 +166,9 @@ def _draw_interaction(results: StudyResults, analysis: Analysis) -> Figure | Non
                     axes.plot([0, 1], [100 * value for value in pair], color=colour, alpha=0.22, linewidth=1)
             found = [_of(rows[arm].accuracy, name) for arm in order]
             _with_errors(
-                axes, [0.04 * number - 0.02, 1 + 0.04 * number - 0.02], found, colour, marker, f"{one} {level}"
+                axes, [0.04 * number - 0.02, 1 + 0.04 * number - 0.02], found, colour, marker, f"{line_factor} {level}"
             )
-        axes.set_xticks([0, 1], [f"{two}\n{side}" for side in reversed(columns)])
+        axes.set_xticks([0, 1], [f"{axis_factor}\n{side}" for side in reversed(columns)])
         axes.set_xlim(-0.3, 1.3)
         axes.grid(axis="y", color=_GRID, linewidth=0.8)
         axes.yaxis.set_major_locator(MaxNLocator(5))
@@ -274,7 +275,7 @@ def _draw_decoding(results: StudyResults, analysis: Analysis) -> Figure | None:
 
 
 def _draw_routes(results: StudyResults, analysis: Analysis) -> Figure | None:
-    """On which route the questions are, over a training."""
+    """The share of the questions on each route, over a training."""
     if not analysis.routes:
         return None
     columns = min(4, len(analysis.routes))
@@ -282,11 +283,11 @@ def _draw_routes(results: StudyResults, analysis: Analysis) -> Figure | None:
     figure = Figure(figsize=(2.5 * columns + 0.6, 2.5 * lines + 0.6), layout="constrained")
     grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     middle = [(k + 0.5) * 100 / PARTS for k in range(PARTS)]
-    for axes, one in zip(grid.flat, analysis.routes, strict=False):
-        shares = 100 * np.array(one.parts).T
+    for axes, route_shares in zip(grid.flat, analysis.routes, strict=False):
+        shares = 100 * np.array(route_shares.parts).T
         labels, colours = zip(*_ROUTES, strict=True)
         axes.stackplot(middle, shares, labels=labels, colors=colours, edgecolor="white", linewidth=0.8)
-        axes.set_title(one.arm)
+        axes.set_title(route_shares.arm)
         axes.set(xlim=(middle[0], middle[-1]), ylim=(0, 100))
     for axes in list(grid.flat)[len(analysis.routes) :]:
         axes.set_visible(False)
@@ -314,7 +315,7 @@ def _panels(results: StudyResults, *, height: float, share: bool = False) -> tup
 
 
 def _legend(figure: Figure, panels: Iterable[Axes], *, columns: int) -> None:
-    """One legend for all panels, above them: what is below may be an axis's name."""
+    """One legend for all panels, above them, because the name of an axis may be below."""
     handles, labels = next(iter(panels)).get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False)
@@ -332,7 +333,7 @@ def _of(found: Effect, name: str) -> Estimate:
 def _seeds_at(results: StudyResults, arm: str, decoding: str, name: str, step: int | None) -> dict[int, float]:
     """The accuracy of each seed of an arm."""
     return {
-        seed: float(np.mean([one.mean() for one in verdicts.values()]) if name == _MEAN else verdicts[name].mean())
+        seed: float(np.mean([right.mean() for right in verdicts.values()]) if name == _MEAN else verdicts[name].mean())
         for seed, verdicts in results.of_arm(arm, decoding, step).items()
     }
 
@@ -346,19 +347,20 @@ def _seed_dots(axes: Axes, x: Sequence[float], y: Sequence[float], colour: str) 
 
 
 def _shifts(count: int) -> list[float]:
-    """Small steps to both sides of a line, so that it does not hide the dots at one place."""
+    """Small steps to both sides of a line, so that it does not hide the dots, and dots do not hide each other."""
     return [(-1.5, 0.5, -0.5, 1.5)[k % 4] for k in range(count)]
 
 
 def _with_errors(
     axes: Axes, x: Sequence[float], found: Sequence[Estimate], colour: str, marker: str, label: str, style: str = "-"
 ) -> None:
-    values = [100 * one.value for one in found]
-    errors = [[100 * (one.value - one.low) for one in found], [100 * (one.high - one.value) for one in found]]
+    values = [100 * estimate.value for estimate in found]
+    below = [100 * (estimate.value - estimate.low) for estimate in found]
+    above = [100 * (estimate.high - estimate.value) for estimate in found]
     axes.errorbar(
         x,
         values,
-        yerr=errors,
+        yerr=[below, above],
         color=colour,
         marker=marker,
         markersize=8,

@@ -10,24 +10,24 @@ from forkleft.evaluate.statistics import holm
 from forkleft.study.effects import RESAMPLES, Discordance, Effect, discordances, effect
 from forkleft.study.results import StudyResults, tables
 
-Kind = Literal["base", "arm", "teacher"]
+RowKind = Literal["base", "arm", "teacher"]
 # The effect of weighted arms, each given as its verdicts by benchmark.
 Compute = Callable[[Sequence[tuple[float, Mapping[str, np.ndarray]]]], Effect]
 
 
 @dataclass(frozen=True)
-class Row:
-    """A model or arm and how often it is right. models: students or teachers it is a mean of; for an arm, its seeds."""
+class AccuracyRow:
+    """A model or arm and how often it is right. models: how many students, teachers or seeds it is the mean of."""
 
-    kind: Kind
+    kind: RowKind
     name: str
     models: int
     accuracy: Effect
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A difference between arms. holm: p corrected for all tests of the study. within: McNemar in each seed."""
+class ArmComparison:
+    """A difference between arms. holm: p corrected for all tests of the study. within: McNemar's test in each seed."""
 
     name: str
     decoding: str
@@ -52,7 +52,7 @@ class Verdicts4:
 
 @dataclass(frozen=True)
 class RouteShares:
-    """Of an arm's training questions the share on each route, in the order of the routes, as means over seeds.
+    """The share of an arm's training questions on each route, in the order of the routes, as means over seeds.
 
     first: at the first visit of each question. parts: in each tenth of the updates.
     """
@@ -67,21 +67,21 @@ class RouteShares:
 class Analysis:
     """All that tables and figures show. Dictionaries are by decoding and arm, curves also by update."""
 
-    rows: dict[str, list[Row]]
+    rows: dict[str, list[AccuracyRow]]
     gains: dict[str, dict[str, Effect]]
-    comparisons: list[Comparison]
+    comparisons: list[ArmComparison]
     curves: dict[str, dict[str, dict[int, Effect]]]
     routes: list[RouteShares]
     verdicts: list[Verdicts4]
 
 
 def analyse(results: StudyResults, resamples: int = RESAMPLES) -> Analysis:
-    """Everything that can be told of what is there; arms without a whole seed are left out."""
+    """Analyse the results there are so far. Arms without a seed that was measured on all benchmarks are left out."""
 
     def compute(terms: Sequence[tuple[float, Mapping[str, np.ndarray]]]) -> Effect:
         return effect(terms, results.clusters, resamples=resamples)
 
-    rows: dict[str, list[Row]] = {}
+    rows: dict[str, list[AccuracyRow]] = {}
     gains: dict[str, dict[str, Effect]] = {}
     curves: dict[str, dict[str, dict[int, Effect]]] = {}
     compared = []
@@ -97,7 +97,7 @@ def analyse(results: StudyResults, resamples: int = RESAMPLES) -> Analysis:
         compared += _comparisons(results, decoding, compute)
     corrected = holm([difference.p for _, _, difference, _, _ in compared if difference.p is not None])
     comparisons = [
-        Comparison(name, decoding, difference, seeds, adjusted, within)
+        ArmComparison(name, decoding, difference, seeds, adjusted, within)
         for (name, decoding, difference, seeds, within), adjusted in zip(compared, corrected, strict=True)
     ]
     return Analysis(rows, gains, comparisons, curves, _routes(results), _verdicts(results))
@@ -125,9 +125,9 @@ def _shared_names(kind: str, models: Mapping[str, frozenset[str]]) -> dict[str, 
     return {arm: first[found] for arm, found in models.items()}
 
 
-def _rows(results: StudyResults, decoding: str, compute: Compute) -> list[Row]:
+def _rows(results: StudyResults, decoding: str, compute: Compute) -> list[AccuracyRow]:
     rows = []
-    named: tuple[tuple[Kind, dict[str, str]], ...] = (("base", bases(results)), ("teacher", teachers(results)))
+    named: tuple[tuple[RowKind, dict[str, str]], ...] = (("base", bases(results)), ("teacher", teachers(results)))
     for kind, names in named:
         for name in dict.fromkeys(names.values()):
             arm = next(arm for arm, its in names.items() if its == name)
@@ -136,12 +136,12 @@ def _rows(results: StudyResults, decoding: str, compute: Compute) -> list[Row]:
             models = {getattr(p, kind): by_seed[p.seed] for p in results.places if p.arm == arm and p.seed in by_seed}
             if models:
                 count, (verdicts,) = len(models), tables([dict(enumerate(models.values()))])[1]
-                rows.append(Row(kind, name, count, compute([(1, verdicts)])))
+                rows.append(AccuracyRow(kind, name, count, compute([(1, verdicts)])))
     arms = []
     for arm in results.arms:
         seeds, found = tables([results.of_arm(arm, decoding)])
         if seeds:
-            arms.append(Row("arm", arm, len(seeds), compute([(1, found[0])])))
+            arms.append(AccuracyRow("arm", arm, len(seeds), compute([(1, found[0])])))
     return [*(r for r in rows if r.kind == "base"), *arms, *(r for r in rows if r.kind == "teacher")]
 
 
@@ -181,10 +181,10 @@ def factor_weights(effects: Mapping[str, Mapping[str, tuple[str, ...]]]) -> dict
     for factor, levels in effects.items():
         (first, plus), (second, minus) = levels.items()
         found[f"{factor}: {first} − {second}"] = dict.fromkeys(plus, 0.5) | dict.fromkeys(minus, -0.5)
-    (one, rows), (two, columns) = effects.items()
-    (plus_one, _), (plus_two, _) = rows.values(), columns.values()
-    arms = [arm for named in rows.values() for arm in named]
-    found[f"{one} × {two}"] = {arm: 1.0 if (arm in plus_one) == (arm in plus_two) else -1.0 for arm in arms}
+    (factor_a, levels_a), (factor_b, levels_b) = effects.items()
+    (plus_a, _), (plus_b, _) = levels_a.values(), levels_b.values()
+    arms = [arm for named in levels_a.values() for arm in named]
+    found[f"{factor_a} × {factor_b}"] = {arm: 1.0 if (arm in plus_a) == (arm in plus_b) else -1.0 for arm in arms}
     return found
 
 
@@ -194,14 +194,14 @@ def _routes(results: StudyResults) -> list[RouteShares]:
         cells = [results.cells[p.cell] for p in results.places if p.arm == arm and p.cell in results.cells]
         routes = [cell.routes for cell in cells if cell.routes is not None and any(cell.routes.first)]
         if routes:
-            first = np.mean([_shares(one.first) for one in routes], axis=0)
-            parts = np.mean([[_shares(part) for part in _filled(one.parts)] for one in routes], axis=0)
+            first = np.mean([_shares(counts.first) for counts in routes], axis=0)
+            parts = np.mean([[_shares(part) for part in _filled(counts.parts)] for counts in routes], axis=0)
             found.append(RouteShares(arm, len(routes), tuple(first.tolist()), tuple(map(tuple, parts.tolist()))))
     return found
 
 
 def _filled(parts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-    """The tenths of a run of fewer than ten updates: one in which no update begins is that of the update before."""
+    """The tenths of a run. In a run of fewer than ten updates, a tenth without an update repeats the one before it."""
     found, last = [], next(part for part in parts if sum(part))
     for part in parts:
         last = part if sum(part) else last
@@ -214,7 +214,7 @@ def _shares(counts: Sequence[int]) -> list[float]:
 
 
 def _verdicts(results: StudyResults) -> list[Verdicts4]:
-    """Of the base and of each arm beside its teacher, under the first of the study's ways to decode."""
+    """The counts of the base and of each arm beside its teacher, under the first of the study's ways to decode."""
     decoding, found = next(iter(results.decoding)), []
     names = bases(results)
     for arm in dict.fromkeys(next(a for a in results.arms if names[a] == name) for name in names.values()):
@@ -230,6 +230,6 @@ def _beside_teacher(results: StudyResults, model: str, student: Mapping, teacher
     for name in results.benchmarks if seeds else ():
         s_SN, t_SN = verdicts[0][name], verdicts[1][name]
         four = [(s_SN & t_SN), (~s_SN & t_SN), (s_SN & ~t_SN), (~s_SN & ~t_SN)]
-        counts = [float(one.sum(axis=1).mean()) for one in four]
+        counts = [float(right_SN.sum(axis=1).mean()) for right_SN in four]
         found.append(Verdicts4(model, name, s_SN.shape[1], *counts))
     return found

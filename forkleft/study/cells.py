@@ -32,10 +32,10 @@ ANSWERS = "teacher_answers.jsonl"
 CELLS = "cells"
 ROUTES = "routes.jsonl"
 _FAILED, _ANSWERED, _LOCK = "failed.json", "answered", ".lock"
-# What an untrained student may need to be loaded; a trained one says it itself.
+# Options that an untrained student may need to be loaded; a trained one has them in its folder.
 _LOADING = ("family", "block_size", "mask_token")
 _TEMPLATE = "chat_template.jinja"
-# What `forkleft train` writes last.
+# The file that `forkleft train` writes last.
 _LAST = "README.md"
 
 
@@ -44,17 +44,19 @@ class Task:
     """A command of a cell.
 
     name: `answers`, `train`, or `eval/` and the folder. words: what follows `forkleft`. units: how much there is to do.
-    resumed: whether a part of it is done.
+    resumed: whether a part of it is done. alone: whether one process must run it, which spreads a teacher over all
+    devices.
     """
 
     name: str
     words: tuple[str, ...]
     units: int
     resumed: bool = False
+    alone: bool = False
 
     @property
     def command(self) -> str:
-        """As it is typed."""
+        """The command as a user types it."""
         return shlex.join(["forkleft", *self.words])
 
 
@@ -67,7 +69,7 @@ class Failure:
 
 
 class CellFolder:
-    """A cell on disk; see the module's text."""
+    """A cell on disk; the module's docstring lists its files."""
 
     def __init__(self, root: Path, cell: Cell) -> None:
         self.root, self.cell = root, cell
@@ -76,15 +78,15 @@ class CellFolder:
 
     @property
     def log(self) -> Path:
-        """What its commands printed."""
+        """The file with what its commands printed."""
         return self.path / "log.txt"
 
     def evaluation(self, evaluation: Evaluation) -> Path:
-        """Where the results of an evaluation are, a folder for each benchmark."""
+        """The folder of an evaluation's results, with a folder for each benchmark in it."""
         return self.path / "eval" / evaluation.folder
 
     def prepare(self) -> None:
-        """Write what the cell is and its recipe. Raises ForkLeftError if they cannot be written."""
+        """Write the description of the cell and its recipe. Raises ForkLeftError if they cannot be written."""
         with writing(self.path):
             write_json(self.path / "cell.json", asdict(self.cell), ensure_ascii=False)
             if self.cell.kind in ("train", "answers"):
@@ -93,17 +95,17 @@ class CellFolder:
                 write_text(self.path / _TEMPLATE, self.cell.options["chat_template"])
 
     def recipe(self) -> dict[str, Any]:
-        """The options of its training, with places on disk."""
+        """The options of its training, with its paths on disk."""
         said = self.cell.options | {"output_dir": str(self.train), "answer_cache": str(self.root / ANSWERS)}
         if self.cell.routes_of is not None:
             routes = self.root / CELLS / self.cell.routes_of / "train" / ROUTES
             said |= {"train_ids": str(routes), "train_route": self.cell.route}
         return said
 
-    # What is there.
+    # What is done.
 
     def is_made(self) -> bool:
-        """Whether there is a model to evaluate: trained to the end, or not to be trained at all."""
+        """Whether there is a model to evaluate: trained to the end, or one that is not trained at all."""
         if self.cell.kind == "answers":
             return (self.path / _ANSWERED).exists()
         return self.cell.kind != "train" or (self.train / _LAST).is_file()
@@ -111,9 +113,9 @@ class CellFolder:
     def missing(self) -> list[Evaluation]:
         """The evaluations that are not finished, each with the benchmarks that it lacks."""
         return [
-            replace(one, benchmarks=lacking)
-            for one in self.cell.evaluations
-            if (lacking := tuple(name for name in one.benchmarks if not self.has(one, name)))
+            replace(evaluation, benchmarks=lacking)
+            for evaluation in self.cell.evaluations
+            if (lacking := tuple(name for name in evaluation.benchmarks if not self.has(evaluation, name)))
         ]
 
     def has(self, evaluation: Evaluation, benchmark: str) -> bool:
@@ -124,10 +126,10 @@ class CellFolder:
         """Whether nothing is left to do."""
         return self.is_made() and not self.missing()
 
-    # What to do.
+    # What is left to do.
 
     def tasks(self) -> list[Task]:
-        """The commands that are left, in their order. A training begins anew if it has left nothing to resume from."""
+        """The commands that are left, in their order. A training without a whole checkpoint begins anew."""
         evaluations = [self._evaluation_task(evaluation) for evaluation in self.missing()]
         if self.is_made():
             return evaluations
@@ -137,29 +139,32 @@ class CellFolder:
             str(self.path / "recipe.yaml"),
         )
         if self.cell.kind == "answers":
-            return [Task("answers", words, timing.answers(self.cell.options))]
+            alone = self.cell.options.get("teacher_device_map") is not None
+            return [Task("answers", words, timing.answers(self.cell.options), alone=alone)]
         resumed = _resumable(self.train)
         words += ("--resume_from_checkpoint", "true") if resumed else ()
         return [Task("train", words, timing.visits(self.cell.options), resumed), *evaluations]
 
     def begin(self, task: Task) -> None:
-        """Make room for a task: what a training has left that cannot be resumed goes."""
+        """Prepare for a task: remove the folder of a training that cannot be resumed."""
         if task.name == "train" and not task.resumed and self.train.exists():
             shutil.rmtree(self.train)
 
     def _evaluation_task(self, evaluation: Evaluation) -> Task:
         options, folder = self.cell.options, self.evaluation(evaluation)
-        words = ["eval", "--model", str(self._model(evaluation)), "--benchmark", *evaluation.benchmarks]
+        words = ["eval", "--model", str(self._model(evaluation)), "--benchmark", *evaluation.benchmark_words]
         words += ["--output", str(folder)]
+        device_map = options.get("teacher_device_map") if self.cell.kind == "teacher" else None
         if self.cell.kind == "teacher":
-            words += ["--ar", *_flags({"device_map": options.get("teacher_device_map")})]
+            words += ["--ar", *_flags({"device_map": device_map})]
         if self.cell.kind == "base":
             words += _flags({name: options.get(name) for name in _LOADING})
             words += ["--chat-template", str(self.path / _TEMPLATE)] if "chat_template" in options else []
         if options.get("trust_remote_code"):
             words.append("--trust-remote-code")
         words += _flags(evaluation.settings | {"limit": evaluation.limit})
-        return Task(f"eval/{evaluation.folder}", tuple(words), timing.items(evaluation), folder.exists())
+        name, units = f"eval/{evaluation.folder}", timing.items(evaluation)
+        return Task(name, tuple(words), units, folder.exists(), alone=device_map is not None)
 
     def _model(self, evaluation: Evaluation) -> Path | str:
         if self.cell.kind != "train":
@@ -169,7 +174,7 @@ class CellFolder:
     # How it went.
 
     def succeed(self, task: Task, seconds: float) -> None:
-        """Note that a task ended well."""
+        """Write down that a task ended well."""
         times = self.path / timing.TIMES
         with writing(self.path):
             if task.name == "answers":
@@ -179,19 +184,19 @@ class CellFolder:
             (self.path / _FAILED).unlink(missing_ok=True)
 
     def fail(self, failure: Failure) -> None:
-        """Note why it is missing."""
+        """Write down why the cell is missing."""
         with writing(self.path):
             write_json(self.path / _FAILED, asdict(failure))
 
     def failure(self) -> Failure | None:
-        """Why it is missing, if a try failed."""
+        """Why the cell is missing, if a try failed."""
         try:
             return Failure(**json.loads((self.path / _FAILED).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             return None
 
     def lock(self) -> TextIO | None:
-        """The cell for ourselves, as long as the file is open, here or in a command; None if another has it."""
+        """Lock the cell, as long as the file is open here or in one of its commands; None if another process has it."""
         with writing(self.path):
             file = (self.path / _LOCK).open("a")
         if lock(file, wait=False):
@@ -200,13 +205,13 @@ class CellFolder:
         return None
 
     def is_running(self) -> bool:
-        """Whether somebody has the lock."""
+        """Whether some process has the lock."""
         return is_locked(self.path / _LOCK)
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Make a folder to write to; if that or what is written within fails, say what to do."""
+    """Make a folder to write to. An OSError, also of a write within, becomes a ForkLeftError that says what to do."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -219,7 +224,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 def _resumable(run: Path) -> bool:
     try:
-        # Its files are not read: the training does that, and would do it once more.
+        # Digests are not checked here: the training does that itself.
         checkpoints.newest_whole(run, digests=False)
     except ForkLeftError:
         return False

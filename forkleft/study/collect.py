@@ -31,19 +31,19 @@ STUDY = "study.json"
 
 
 def note_study(folder: Path, grid: Grid) -> None:
-    """Keep in a study's folder what its cells are, so that its results can be read from them."""
+    """Write the list of a study's cells into its folder, so that its results can be read from them."""
     said = _header(grid) | {"cells": [asdict(cell) for cell in grid.cells.values()]}
     with writing(folder):
         write_json(folder / STUDY, {"format": FORMAT} | said, indent=1, ensure_ascii=False)
 
 
 def read_noted(folder: Path) -> dict[str, Any] | None:
-    """What `note_study` kept; None if there is nothing. Raises ForkLeftError if it is damaged."""
+    """What `note_study` wrote, or None. Raises ForkLeftError if it is damaged."""
     return read_object(folder / STUDY) if (folder / STUDY).is_file() else None
 
 
 def collect(folder: Path) -> StudyResults:
-    """The results of a study from its cells, which lie beside its folder; what is missing is a hole."""
+    """The results of a study from its cells, which are beside its folder; a missing cell is a hole."""
     noted = read_object(folder / STUDY)
     try:
         cells = [_cell(said) for said in noted.pop("cells")]
@@ -65,7 +65,7 @@ def collect(folder: Path) -> StudyResults:
 
 def _hole(folder: CellFolder, wrong: str | None) -> Hole:
     if folder.is_running():
-        # Nobody else may try it now.
+        # So there is no command to try it by hand.
         return Hole(folder.cell.label, "running", "")
     failure, tasks = folder.failure(), folder.tasks()
     error = wrong or (failure.error if failure else "not run yet")
@@ -74,7 +74,7 @@ def _hole(folder: CellFolder, wrong: str | None) -> Hole:
 
 
 def _measured(folder: CellFolder, items: dict[str, Items]) -> tuple[list[Measured], str | None]:
-    """What was measured of a cell, and what is wrong with it. items: of each benchmark, as the first cell has them."""
+    """What was measured of a cell, and what is wrong with it. items: those of each benchmark in the first cell."""
     found: list[Measured] = []
     for evaluation in folder.cell.evaluations:
         for benchmark in evaluation.benchmarks:
@@ -121,19 +121,19 @@ def _routes(folder: CellFolder) -> Routes | None:
 
 
 def _header(grid: Grid) -> dict[str, Any]:
-    """What a study's results say of the study."""
+    """The description of a study in the files of its results."""
     study = grid.study
     options = {name: not_default(arm.options) for name, arm in study.arms.items()}
     shared = _shared(options.values())
     arms = {}
     for name, arm in study.arms.items():
-        whole = [study.options(name, seed) for seed in study.seeds]
+        by_seed = [study.options(name, seed) for seed in study.seeds]
         own = {option: value for option, value in options[name].items() if option not in shared}
         arms[name] = {
             "options": own | {option: list(values) for option, values in arm.with_seed.items()},
-            "students": list(dict.fromkeys(one["student"] for one in whole)),
-            "teacher": whole[0]["teacher"],
-            "updates": whole[0].get("max_steps", -1),
+            "students": list(dict.fromkeys(seed_options["student"] for seed_options in by_seed)),
+            "teacher": by_seed[0]["teacher"],
+            "updates": by_seed[0].get("max_steps", -1),
             "questions_from": None if arm.questions_from is None else asdict(arm.questions_from),
         }
     return {
@@ -154,9 +154,11 @@ def _header(grid: Grid) -> dict[str, Any]:
 
 def _shared(options: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     first, *others = options
-    return {name: value for name, value in first.items() if all(one.get(name) == value for one in others)}
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
 
 def _cell(said: Mapping[str, Any]) -> Cell:
-    evaluations = tuple(Evaluation(**one | {"benchmarks": tuple(one["benchmarks"])}) for one in said["evaluations"])
+    evaluations = tuple(
+        Evaluation(**evaluation | {"benchmarks": tuple(evaluation["benchmarks"])}) for evaluation in said["evaluations"]
+    )
     return Cell(**dict(said) | {"evaluations": evaluations, "needs": tuple(said["needs"])})

@@ -1,11 +1,11 @@
-"""What arms differ by, when both seeds and items are samples.
+"""The differences between arms, when both seeds and items are samples.
 
-Every run of an arm (a seed) answers the same items, so that verdicts form a table, seeds by items, and both vary: other
+Every run of an arm (a seed) answers the same items, so verdicts form a table, seeds by items, and both vary: other
 seeds would give other models, other items other verdicts. Intervals come from a bootstrap that draws seeds and items,
 each with replacement and independently ("crossed", the pigeonhole bootstrap of A. B. Owen, Annals of Applied Statistics
-1 (2007) 386–411, who shows that it errs on the wide side). The seeds drawn are the same for all benchmarks and arms,
-because it is the same run that is measured on them. With few seeds S it is a little narrow, by about √((S-1)/S); with
-one it says nothing of other seeds.
+1 (2007) 386–411, who shows that its intervals are rather too wide). The same seeds are drawn for all benchmarks and
+arms, because the same run is measured on them. With few seeds S the interval is a little narrow, by about √((S-1)/S);
+with one seed it says nothing about other seeds.
 
 Tests are exact. Over seeds: the signs of the differences, paired by seed, are flipped in all 2^S ways. Within a seed:
 McNemar's, over items.
@@ -23,7 +23,7 @@ import numpy as np
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.statistics import Estimate, clustered_gain, clustered_mean, equal_weight_mean, mcnemar
 
-# Of benchmark names to verdicts, seeds by items; and to the cluster of each item, None where each is its own.
+# From benchmark names to verdicts, seeds by items; and to the cluster of each item, None if each item is its own.
 Verdicts = Mapping[str, np.ndarray]
 Clusters = Mapping[str, Sequence[int] | None]
 
@@ -36,8 +36,8 @@ _DRAWS = 1_000_000
 class Effect:
     """A weighted sum of arms: an accuracy, a gain, an effect of a factor.
 
-    benchmarks: on each of them; mean: over them with equal weight. by_seed: the mean of each seed. p: that it is zero,
-    by sign flips over seeds; None for an accuracy.
+    benchmarks: on each of them; mean: over them with equal weight. by_seed: the mean of each seed. p: of the hypothesis
+    that it is zero, by sign flips over seeds; None for an accuracy.
     """
 
     benchmarks: dict[str, Estimate]
@@ -47,13 +47,13 @@ class Effect:
 
     @property
     def seeds(self) -> int:
-        """How many seeds it rests on."""
+        """The number of seeds."""
         return len(self.by_seed)
 
 
 @dataclass(frozen=True)
 class Discordance:
-    """The items of all benchmarks that one of two arms alone got right, in one seed, and McNemar's p."""
+    """The items of all benchmarks that only one of two arms got right, in one seed, and McNemar's p."""
 
     only_first: int
     only_second: int
@@ -92,14 +92,14 @@ def effect(
     found = {}
     for column, name in enumerate(names):
         if np.ptp(values[name]) < 1e-9:
-            # All items alike in all seeds: the bootstrap knows nothing and would have no width.
+            # All items are alike in all seeds: the interval of the bootstrap would have no width.
             found[name] = _without_spread(terms, name, clusters[name], level, resamples)
         else:
             found[name] = _around(float(values[name].mean()), *ends[:, column])
     if all(np.ptp(values[name]) < 1e-9 for name in names):
         mean = equal_weight_mean(list(found.values()))
     else:
-        mean = _around(math.fsum(one.value for one in found.values()) / len(found), *ends[:, -1])
+        mean = _around(math.fsum(estimate.value for estimate in found.values()) / len(found), *ends[:, -1])
     by_seed = np.mean([values[name].mean(axis=1) for name in names], axis=0)
     return Effect(found, mean, tuple(float(x) for x in by_seed), sign_flips(by_seed.tolist()) if total < 0.5 else None)
 
@@ -107,7 +107,7 @@ def effect(
 def _bootstrap(
     tables: Sequence[np.ndarray], clusters: Sequence[Sequence[int] | None], resamples: int, seed: int
 ) -> np.ndarray:
-    """Means of resampled tables, one column each. The same seeds are drawn for all tables, items for each its own."""
+    """Means of resampled tables, a column for each. All tables share the drawn seeds; items are drawn for each."""
     count = tables[0].shape[0]
     seeds_RS = _drawn(count, resamples, (seed,)) / count
     columns = []
@@ -127,9 +127,9 @@ def _bootstrap(
 
 @lru_cache(maxsize=64)
 def _drawn(count: int, resamples: int, key: tuple[int, ...]) -> np.ndarray:
-    """How often each of `count` things is drawn in as many draws with replacement; one row a resample.
+    """How often each of `count` things is drawn in `count` draws with replacement; a row for each resample.
 
-    Kept, because all effects of a study take the same draws.
+    Cached, because all effects of a study use the same draws.
     """
     generator = np.random.default_rng(key)
     picks = generator.integers(count, size=(resamples, count)) + count * np.arange(resamples)[:, None]
@@ -139,9 +139,9 @@ def _drawn(count: int, resamples: int, key: tuple[int, ...]) -> np.ndarray:
 def _without_spread(
     terms: Sequence[tuple[float, Verdicts]], name: str, groups: Sequence[int] | None, level: float, resamples: int
 ) -> Estimate:
-    """The interval where every item has the same value in every seed: that of the items in one seed.
+    """The interval for a table in which every item has the same value in every seed: that of the items in one seed.
 
-    An effect is a gain between two mixtures of arms, times the sum of the weights of one side.
+    An effect is a gain between two mixtures of arms, times the sum of the positive weights.
     """
     count = terms[0][1][name].shape[1]
     named = [str(group) for group in (range(count) if groups is None else groups)]
@@ -149,7 +149,7 @@ def _without_spread(
     scale = math.fsum(weight for weight, _ in parts[1])
     shares = {sign: sum(w * v.mean(axis=0) for w, v in part) / scale for sign, part in parts.items() if part}
     if len(set(named)) < 2:
-        # One cluster says nothing of others.
+        # One cluster says nothing about others.
         value = float(shares[1].mean() - (shares[-1].mean() if -1 in shares else 0)) * scale
         return Estimate(value, -scale if -1 in shares else 0.0, scale)
     clipped = {sign: np.clip(share, 0, 1).tolist() for sign, share in shares.items()}
@@ -160,20 +160,20 @@ def _without_spread(
 
 
 def _around(value: float, low: float, high: float) -> Estimate:
-    """An interval that contains its value, from which rounding may have moved an end."""
+    """An interval that contains its value: rounding may have moved an end past it."""
     return Estimate(value, min(float(low), value), max(float(high), value))
 
 
 def sign_flips(differences: Sequence[float]) -> float:
-    """Exact test that differences, paired by seed, are as likely up as down: the two-sided p-value.
+    """Exact test of the hypothesis that differences, paired by seed, are as likely up as down: the two-sided p-value.
 
-    The share of the 2^S ways to choose their signs in which the sum is at least as far from 0 as it is. It is never
-    below 2 / 2^S: 5 seeds cannot show less than 0.0625, 8 not less than 0.0078.
+    It is the share of the 2^S ways to choose their signs in which the sum is at least as far from 0 as the real sum. It
+    is never below 2 / 2^S: 5 seeds cannot give less than 0.0625, 8 seeds not less than 0.0078.
     """
     if not len(differences):
         raise ForkLeftError("expected the difference of at least one seed, found none")
     values = [abs(value) for value in differences]
-    # Sums that are equal may differ by rounding.
+    # Equal sums may differ by rounding.
     bound = abs(math.fsum(differences)) - 1e-9 * max(1.0, max(values))
     # All sums of the first half of the seeds and of the second: 2^(S/2) each instead of 2^S.
     half = len(values) // 2
@@ -190,17 +190,17 @@ def _signed_sums(values: Sequence[float]) -> np.ndarray:
 
 
 def discordances(first: Verdicts, second: Verdicts, clusters: Clusters) -> list[Discordance]:
-    """For each seed the items that one arm alone got right, over the benchmarks whose items are independent.
+    """For each seed the items that only one arm got right, over the benchmarks whose items are independent.
 
-    A benchmark in clusters (translations of one question) is left out: McNemar's test takes items for independent. An
-    empty list if none is left.
+    A benchmark in clusters (translations of one question) is left out, because McNemar's test needs independent items.
+    The list is empty if no benchmark is left.
     """
     names = [name for name in first if clusters[name] is None]
     if not names:
         return []
     found = []
-    for one in range(first[names[0]].shape[0]):
-        pairs = [(first[name][one].astype(bool), second[name][one].astype(bool)) for name in names]
+    for seed in range(first[names[0]].shape[0]):
+        pairs = [(first[name][seed].astype(bool), second[name][seed].astype(bool)) for name in names]
         only_first = sum(int((a & ~b).sum()) for a, b in pairs)
         only_second = sum(int((b & ~a).sum()) for a, b in pairs)
         found.append(Discordance(only_first, only_second, mcnemar(only_first, only_second)))

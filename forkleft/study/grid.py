@@ -1,8 +1,8 @@
 """From a study to its cells: what must be run, each with a digest of its whole configuration.
 
-A cell is a training with its evaluations, or one of what trainings need: the untrained student and the teacher, which
-are evaluated only, and the teacher's answers. Cells of the same digest are the same, in whichever study: they are made
-once. Options that say nothing new (their default), places on disk and evaluations are no part of a digest.
+A cell is a training with its evaluations, or something that trainings need: the untrained student and the teacher,
+which are evaluated only, and the teacher's answers. Cells with the same digest are the same cell, also in different
+studies, and are made once. Options with their default value, paths on disk and evaluations are not part of a digest.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,8 +17,8 @@ from forkleft.students.bundled import local_path
 from forkleft.study.spec import Study, curve_steps
 from forkleft.train.recipes import not_default, recipe_of
 
-Kind = Literal["answers", "base", "teacher", "train"]
-# What an untrained student is, and what else decides a teacher's answers.
+CellKind = Literal["answers", "base", "teacher", "train"]
+# The options that make an untrained student or a teacher, and all that a teacher's answers depend on.
 _STUDENT = ("student", "family", "block_size", "mask_token", "chat_template", "trust_remote_code")
 _TEACHER = ("teacher", "trust_remote_code")
 _ANSWERS = (
@@ -29,7 +29,7 @@ _ANSWERS = (
     *("teacher_max_new_tokens", "max_new_tokens", "prompt_template", "reference_template", "verifier", "letters"),
     *("long_prompts", "use_cpu"),
 )
-# Options that may name something on this disk, whose content counts.
+# Options that may name a file or folder on this disk; its content is part of the digest.
 _FILES = ("student", "teacher", "train_data", "eval_data")
 # The files that make a model.
 _MODEL_FILES = (
@@ -47,30 +47,40 @@ _DIGEST = 16
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a cell's model is measured. step: the update whose checkpoint it is; None: the final model."""
+    """How a cell's model is measured.
+
+    step: the update whose checkpoint it is; None: the final model. described: see `Study`.
+    """
 
     decoding: str
     settings: dict[str, Any]
     benchmarks: tuple[str, ...]
     limit: int | None = None
     step: int | None = None
+    described: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     @property
     def folder(self) -> str:
-        """Its folder, named by all that the results depend on but the model and the benchmarks."""
+        """The name of its folder: all that the results depend on, except the model and the benchmarks."""
         said = self.settings | ({} if self.limit is None else {"limit": self.limit})
         parts = [] if self.step is None else [f"step-{self.step}"]
         return "_".join([*parts, *(f"{name}-{value}" for name, value in sorted(said.items()))]) or "static"
 
+    @property
+    def benchmark_words(self) -> list[str]:
+        """Its benchmarks as `--benchmark` takes them: names, or the files that describe them."""
+        words = [self.described[name][0] if name in self.described else name for name in self.benchmarks]
+        return list(dict.fromkeys(words))
+
 
 @dataclass(frozen=True)
 class Cell:
-    """Something to be made. label: for people; needs: digests of the cells that come before.
+    """Something to be made. label: its name for people; needs: digests of the cells that must be made before.
 
-    route: which questions of `routes_of`, another training, this one has.
+    routes_of, route: this training has the questions that another training (a digest) had on a route.
     """
 
-    kind: Kind
+    kind: CellKind
     digest: str
     label: str
     options: dict[str, Any]
@@ -82,7 +92,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the cells of an arm and a seed are: the training, and the student and teacher that it began with."""
+    """The cells of an arm and a seed: the training, and the student and teacher that it began with."""
 
     arm: str
     seed: int
@@ -93,7 +103,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of a study by their digest, in the order in which they are best run, and whose they are."""
+    """The cells of a study by their digest, in the order in which they should be run, and their places in the study."""
 
     study: Study
     cells: dict[str, Cell] = field(default_factory=dict)
@@ -114,7 +124,7 @@ def make_grid(study: Study) -> Grid:
     trained: dict[str, str] = {}
     for seed in study.seeds:
         here: dict[str, str] = {}
-        # An arm that others have their questions from comes before them.
+        # An arm comes before those that take their questions from it.
         for name in sorted(study.arms, key=lambda arm: study.arms[arm].questions_from is not None):
             options = study.options(name, seed)
             answers = _add(grid, _answers(options))
@@ -136,7 +146,7 @@ def make_grid(study: Study) -> Grid:
 
 
 def _add(grid: Grid, cell: Cell) -> str:
-    """A cell that is met again, for another arm or seed, stays where it was."""
+    """Add a cell, unless another arm or seed has added it already."""
     grid.cells.setdefault(cell.digest, cell)
     return cell.digest
 
@@ -152,7 +162,7 @@ def _answers(options: Mapping[str, Any]) -> Cell:
 
 def _base(study: Study, options: Mapping[str, Any]) -> Cell:
     chosen = {name: value for name, value in options.items() if name in _STUDENT}
-    found = tuple(Evaluation(n, s, study.benchmarks, study.limit) for n, s in study.decoding.items())
+    found = tuple(_evaluation(study, name, settings) for name, settings in study.decoding.items())
     return Cell("base", _digest("base", chosen), f"base {options['student']}", chosen, found)
 
 
@@ -160,10 +170,10 @@ def _teacher(study: Study, options: Mapping[str, Any]) -> Cell:
     chosen = {name: value for name, value in options.items() if name in _TEACHER}
     digest = _digest("teacher", chosen)
     if "teacher_device_map" in options:
-        # Where it is makes no other teacher of it.
+        # Added after the digest: on other devices it is still the same teacher.
         chosen["teacher_device_map"] = options["teacher_device_map"]
     # It writes from left to right, greedily, whatever the student's decoding.
-    found = (Evaluation("greedy", {}, study.benchmarks, study.limit),)
+    found = (_evaluation(study, "greedy", {}),)
     return Cell("teacher", digest, f"teacher {options['teacher']}", chosen, found)
 
 
@@ -183,20 +193,24 @@ def _training(
     if study.curve and config.max_steps < 1:
         raise ForkLeftError(f"{study.name}, {label}: a curve needs to know the updates of the runs; set max_steps")
     steps = curve_steps(study, config.max_steps)
-    # Before the first update it is the base, after the last one the final model.
+    # Before the first update the model is the base, after the last one the final model.
     between = [step for step in steps if 0 < step < config.max_steps]
     options = dict(options) | ({"save_at": between} if between else {})
     found = [
-        Evaluation(name, settings, study.benchmarks, study.limit, step)
+        _evaluation(study, name, settings, step)
         for step in (None, *between)
         for name, settings in study.decoding.items()
     ]
-    told = options if routes_of is None else options | {"questions_from": [routes_of, route]}
+    digested = options if routes_of is None else options | {"questions_from": [routes_of, route]}
     needs = (answers,) if routes_of is None else (answers, routes_of)
-    return Cell("train", _digest("train", told), label, options, tuple(found), needs, routes_of, route)
+    return Cell("train", _digest("train", digested), label, options, tuple(found), needs, routes_of, route)
 
 
-def _digest(kind: Kind, options: Mapping[str, Any]) -> str:
+def _evaluation(study: Study, decoding: str, settings: dict[str, Any], step: int | None = None) -> Evaluation:
+    return Evaluation(decoding, settings, study.benchmarks, study.limit, step, study.described)
+
+
+def _digest(kind: CellKind, options: Mapping[str, Any]) -> str:
     extra = {"questions_from": options["questions_from"]} if "questions_from" in options else {}
     said = not_default({name: value for name, value in options.items() if name not in extra})
     contents = {name: _content(str(said[name])) for name in _FILES if name in said}
@@ -205,7 +219,7 @@ def _digest(kind: Kind, options: Mapping[str, Any]) -> str:
 
 @cache
 def _content(name: str) -> str | None:
-    """A digest of what a name stands for on this disk, so that a changed model is another; None if it is elsewhere."""
+    """A digest of the file or folder that a name stands for, so that a changed model is another; None if not here."""
     path = Path(name).expanduser()
     if name.startswith(_LAB_DATA):
         try:

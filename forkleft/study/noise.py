@@ -1,14 +1,14 @@
-"""What the noise of the items allows to say of two models of whom only right answers are counted.
+"""What can be said about two models if only their right answers were counted, given the noise of the items.
 
-Which items the two share is not known, so that every statement has two readings, and the truth lies between them as
-long as the models tend to be right on the same items:
-- *bold*: nothing was lost, every item that was right before is right after; translations of a question are items;
+It is not known which items both got right, so every statement has two readings. The truth is between them as long as
+the models tend to be right on the same items:
+- *bold*: nothing was lost, every item that was right before is right after; each translation of a question is an item;
 - *cautious*: the two are right independently of each other; the translations of a question are one item.
 
-A change is `clear` if it is told from noise even cautiously, `noise` if not even boldly, else `open`: it hangs on items
-that the counts do not name. `statistics.smallest_gain` says what told from noise means. Nothing here knows about the
-noise of training: two runs that differ in the seed alone differ as well. Nor is there a correction for looking at ten
-benchmarks.
+A change is `clear` if it is told from noise even in the cautious reading, `noise` if not even in the bold one, else
+`open`: it depends on items that the counts do not name. `statistics.smallest_gain` says what "told from noise" means.
+The noise of training is not in here: two runs that differ only in the seed differ as well. Nor is there a correction
+for looking at ten benchmarks.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CountComparison:
     """Two models on the benchmarks that both have.
 
     mean, bold, cautious: their equal-weight mean gain in percentage points, with the interval of each reading. up,
@@ -65,20 +65,23 @@ class Comparison:
     sign_p: float
 
     def count(self, verdict: Verdict) -> int:
-        """Benchmarks of that verdict."""
+        """The number of benchmarks with that verdict."""
         return sum(change.verdict == verdict for change in self.changes)
 
 
-def compare_counts(paper: Paper, after: str, before: str) -> Comparison:
+def compare_counts(paper: Paper, after: str, before: str) -> CountComparison:
     """Compare two columns of the paper's counts."""
-    benchmarks = [one for one in paper.counts[after] if one in paper.counts[before]]
-    changes = tuple(_change(paper, after, before, one) for one in benchmarks)
-    bold = equal_weight_mean([_nothing_lost(paper, after, before, one) for one in benchmarks])
+    benchmarks = [benchmark for benchmark in paper.counts[after] if benchmark in paper.counts[before]]
+    changes = tuple(_change(paper, after, before, benchmark) for benchmark in benchmarks)
+    bold = equal_weight_mean([_nothing_lost(paper, after, before, benchmark) for benchmark in benchmarks])
     cautious = equal_weight_mean(
-        [contrast([(1, paper.accuracy(after, one)), (-1, paper.accuracy(before, one))]) for one in benchmarks]
+        [
+            contrast([(1, paper.accuracy(after, benchmark)), (-1, paper.accuracy(before, benchmark))])
+            for benchmark in benchmarks
+        ]
     )
     up, down = (sum(sign * change.gain > 0 for change in changes) for sign in (1, -1))
-    return Comparison(
+    return CountComparison(
         after,
         before,
         changes,
@@ -92,7 +95,7 @@ def compare_counts(paper: Paper, after: str, before: str) -> Comparison:
     )
 
 
-def compare_section(paper: Paper, section: str) -> list[Comparison]:
+def compare_section(paper: Paper, section: str) -> list[CountComparison]:
     """The comparisons that belong to a section."""
     pairs: Sequence[Sequence[str]] = paper.sections[section].get("compare", [])
     return [compare_counts(paper, after, before) for after, before in pairs]
@@ -100,8 +103,8 @@ def compare_section(paper: Paper, section: str) -> list[Comparison]:
 
 def _change(paper: Paper, after: str, before: str, benchmark: str) -> Change:
     items = paper.items[benchmark]
-    counts = [paper.counts[one][benchmark] for one in (after, before)]
-    # A loss is a gain read backwards.
+    counts = [paper.counts[column][benchmark] for column in (after, before)]
+    # A loss is a gain of the other model.
     lower = min(counts)
     units = paper.questions.get(benchmark, items)
     bold = _share(smallest_gain(lower, items, nothing_lost=True), items)
@@ -113,7 +116,7 @@ def _change(paper: Paper, after: str, before: str, benchmark: str) -> Change:
         verdict = "noise"
     else:
         verdict = "open"
-    first, second = (_percent(paper.accuracy(one, benchmark)) for one in (before, after))
+    first, second = (_percent(paper.accuracy(column, benchmark)) for column in (before, after))
     return Change(benchmark, items, first, second, gain, bold, cautious, verdict)
 
 
@@ -128,5 +131,5 @@ def _share(gain: int | None, total: int) -> float | None:
     return None if gain is None else 100 * gain / total
 
 
-def _percent(one: Estimate) -> Estimate:
-    return Estimate(100 * one.value, 100 * one.low, 100 * one.high)
+def _percent(share: Estimate) -> Estimate:
+    return Estimate(100 * share.value, 100 * share.low, 100 * share.high)

@@ -4,13 +4,13 @@
     figures = recompute(read_paper(), "order-view")
 
 `paper.yaml` holds the counts of the appendix and, for each figure that follows from counts, where the paper prints it,
-what it prints, and a formula. A formula is one of the functions below by its name, and its argument: columns of the
-counts (a column is a model). It gives one value (`WHOLE`), or one for each benchmark (`EACH`).
+what it prints, and a formula. A formula is the name of a function below, and its argument: columns of the counts (a
+column is a model). It gives one value (`WHOLE`), or one for each benchmark (`EACH`).
 
 Values are exact fractions, in the unit in which the paper prints them: per cent, percentage points, items. The paper
 rounds halves up (45.625 is printed 45.63); so do we before comparing. Intervals are those of `statistics`, at 95%.
-Where items are translations of fewer questions, their questions are taken for the items: the translations of one are
-taken to be all right or all wrong together, the least that they can tell.
+If items are translations of fewer questions, the questions count as the items: the translations of a question are
+taken to be all right or all wrong together, which is the least information that they can give.
 """
 
 import itertools
@@ -26,11 +26,11 @@ import yaml
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.statistics import Estimate, contrast, equal_weight_mean, wilson_interval
 
-# What a figure says beside its formula.
+# The keys of a figure beside its formula.
 _ABOUT = ("what", "place", "printed", "benchmarks", "note")
-# A change that the paper takes for none.
+# The largest change, in items, that the paper does not count as one.
 _SMALL_CHANGE = 2
-# Two models that are right on the same small number of items are nothing special.
+# Only on benchmarks with more items is it remarkable that two models have the same count.
 _LARGE = 100
 
 
@@ -211,12 +211,16 @@ EACH: Mapping[str, Callable[[Paper, Any, str], Fraction]] = {
 
 def _mean(paper: Paper, weights: Mapping[str, float], benchmarks: Sequence[str]) -> Fraction:
     """A weighted sum of the columns' equal-weight means, in per cent: a mean gain, an effect, an interaction."""
-    parts = (Fraction(weight) * paper.percent(name, one) for name, weight in weights.items() for one in benchmarks)
+    parts = (
+        Fraction(weight) * paper.percent(name, benchmark)
+        for name, weight in weights.items()
+        for benchmark in benchmarks
+    )
     return sum(parts, Fraction(0)) / len(benchmarks)
 
 
 def _scores(paper: Paper, columns: Sequence[str], benchmark: str) -> list[Fraction]:
-    """The accuracies of the columns, to the one decimal of what was published where some of it is among them."""
+    """The accuracies of the columns; if published figures are among them, all rounded to their one decimal."""
     scores = [paper.percent(column, benchmark) for column in columns]
     return [rounded(score, 1) for score in scores] if set(columns) & paper.published.keys() else scores
 
@@ -238,27 +242,27 @@ def _all_higher(paper: Paper, pairs: Sequence[Sequence[str]], benchmarks: Sequen
 def _never_falls(paper: Paper, columns: Sequence[str], benchmarks: Sequence[str]) -> Fraction:
     """The benchmarks on which no column is below the one before it."""
     steps = list(itertools.pairwise(columns))
-    return Fraction(sum(all(_net(paper, (b, a), one) >= 0 for a, b in steps) for one in benchmarks))
+    return Fraction(sum(all(_net(paper, (b, a), benchmark) >= 0 for a, b in steps) for benchmark in benchmarks))
 
 
 def _larger_falls(paper: Paper, columns: Sequence[str], benchmarks: Sequence[str]) -> str:
-    """The benchmarks on which the first is below the second by more than what the paper takes for no change."""
-    return " ".join(one for one in benchmarks if _net(paper, columns, one) < -_SMALL_CHANGE) or "none"
+    """The benchmarks on which the first is below the second by more items than the paper counts as no change."""
+    return " ".join(benchmark for benchmark in benchmarks if _net(paper, columns, benchmark) < -_SMALL_CHANGE) or "none"
 
 
 def _repeats(paper: Paper, columns: Sequence[str], benchmarks: Sequence[str]) -> Fraction:
     """The benchmarks of many items on which both have the same count."""
-    return _count(paper, columns, [one for one in benchmarks if paper.items[one] > _LARGE], signs={0})
+    return _count(paper, columns, [benchmark for benchmark in benchmarks if paper.items[benchmark] > _LARGE], signs={0})
 
 
 def _least_no_lower(paper: Paper, pairs: Sequence[Sequence[str]], benchmarks: Sequence[str]) -> Fraction:
-    """The least over pairs of the benchmarks on which the first is no lower than the second."""
+    """The number of benchmarks on which the first of a pair is no lower than the second: the smallest of all pairs."""
     return min(_count(paper, pair, benchmarks, signs={0, 1}) for pair in pairs)
 
 
 def _smallest_gains(paper: Paper, argument: Mapping[str, Any], benchmarks: Sequence[str]) -> Fraction:
-    """How many of the benchmarks are among so many of the smallest gains."""
-    order = sorted(paper.items, key=lambda one: _gain(paper, argument["gain"], one))
+    """How many of the benchmarks are among those with the `count` smallest gains."""
+    order = sorted(paper.items, key=lambda benchmark: _gain(paper, argument["gain"], benchmark))
     return Fraction(len({*order[: argument["count"]]} & {*benchmarks}))
 
 
@@ -267,15 +271,15 @@ def _rise_together(paper: Paper, argument: Mapping[str, Sequence[str]], benchmar
 
     Teachers are measured by the benchmarks that all of the paper's have, which are those that Q3-4B has.
     """
-    strengths = [_mean(paper, {one: 1}, list(paper.counts["Q3-4B"])) for one in argument["teachers"]]
-    means = [_mean(paper, {one: 1}, benchmarks) for one in argument["students"]]
+    strengths = [_mean(paper, {column: 1}, list(paper.counts["Q3-4B"])) for column in argument["teachers"]]
+    means = [_mean(paper, {column: 1}, benchmarks) for column in argument["students"]]
     rising = (a < b for values in (strengths, means) for a, b in itertools.pairwise(values))
     return "yes" if all(rising) else "no"
 
 
 def _extreme_margin(paper: Paper, columns: Sequence[str], benchmarks: Sequence[str], *, of: Any) -> str:
     """The benchmark of the largest or smallest margin."""
-    return of(benchmarks, key=lambda one: _margin(paper, columns, one))
+    return of(benchmarks, key=lambda benchmark: _margin(paper, columns, benchmark))
 
 
 WHOLE: Mapping[str, Callable[[Paper, Any, Sequence[str]], Fraction | str]] = {
@@ -303,7 +307,10 @@ WHOLE: Mapping[str, Callable[[Paper, Any, Sequence[str]], Fraction | str]] = {
 
 def _mean_interval(paper: Paper, weights: Mapping[str, float], benchmarks: Sequence[str]) -> tuple[float, float]:
     found = equal_weight_mean(
-        [contrast([(weight, paper.accuracy(name, one)) for name, weight in weights.items()]) for one in benchmarks]
+        [
+            contrast([(weight, paper.accuracy(name, benchmark)) for name, weight in weights.items()])
+            for benchmark in benchmarks
+        ]
     )
     return 100 * found.low, 100 * found.high
 

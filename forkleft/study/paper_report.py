@@ -1,4 +1,4 @@
-"""`forkleft paper`: the paper's figures beside what its counts say, and what noise allows to say of them.
+"""`forkleft paper`: the paper's figures beside what its counts say, and what they mean in view of noise.
 
 print_paper()                                  # all sections; columns of a table that agree are one line
 print_paper(["order-view"])                    # one section, every figure, every benchmark
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from forkleft.study.noise import Comparison, compare_section
+from forkleft.study.noise import CountComparison, compare_section
 from forkleft.study.paper import Figure, Paper, read_paper, recompute, rounded
 
 _FIGURES = ("figure", "printed", "ours", "", "95%", "place")
@@ -38,7 +38,7 @@ class _Section:
     name: str
     title: str
     figures: Sequence[Figure]
-    comparisons: Sequence[Comparison]
+    comparisons: Sequence[CountComparison]
 
 
 @dataclass(frozen=True)
@@ -91,24 +91,28 @@ def _summary(figures: Sequence[Figure]) -> str:
     text = f"{len(printed)} printed figures recomputed: {len(printed) - len(wrong)} agree, {len(wrong)} do not"
     if not wrong:
         return f"{text}."
-    return f"{text}: " + "; ".join(f"{_name(one)}, printed {one.printed}, ours {_value(one)}" for one in wrong) + "."
+    return (
+        f"{text}: "
+        + "; ".join(f"{_name(figure)}, printed {figure.printed}, ours {_value(figure)}" for figure in wrong)
+        + "."
+    )
 
 
 def _tables(section: _Section, *, whole: bool) -> list[_Table]:
     tables = [_figure_table(section.figures, whole=whole)]
     if section.comparisons:
-        rows = [_comparison_row(one) for one in section.comparisons]
+        rows = [_comparison_row(comparison) for comparison in section.comparisons]
         tables.append(_Table("noise: means over ten benchmarks, pp", _COMPARISONS, "lrrrrrr", rows))
-    # One comparison is looked at closely, many only when asked for.
+    # A single comparison is always shown in detail, several only when a section is asked for.
     if whole or len(section.comparisons) == 1:
-        for one in section.comparisons:
-            title = f"{one.after} – {one.before}, %, and the smallest gain told from noise, pp"
-            tables.append(_Table(title, _CHANGES, "lrrrrrl", _change_rows(one)))
+        for comparison in section.comparisons:
+            title = f"{comparison.after} – {comparison.before}, %, and the smallest gain told from noise, pp"
+            tables.append(_Table(title, _CHANGES, "lrrrrrl", _change_rows(comparison)))
     return tables
 
 
 def _figure_table(figures: Sequence[Figure], *, whole: bool) -> _Table:
-    """Without the column of intervals where there are none."""
+    """The table of figures, without the column of intervals if there are none."""
     rows = _figure_rows(figures, whole=whole)
     kept = [number for number, name in enumerate(_FIGURES) if name != "95%" or any(row[number] for row in rows)]
     headings, justify, *shown = ([row[number] for number in kept] for row in (_FIGURES, "lrrlrl", *rows))
@@ -137,7 +141,7 @@ def _name(figure: Figure) -> str:
 
 
 def _value(figure: Figure) -> str:
-    """To the digits of the printed figure, with two more where that is wrong."""
+    """Our value, with the digits of the printed figure, and two more where that is wrong."""
     if isinstance(figure.value, str):
         return figure.value
     digits = figure.digits + (2 if figure.agrees is False else 0)
@@ -155,17 +159,17 @@ def _interval(ends: tuple[float, float], digits: int) -> str:
     return ", ".join(f"{round(end, 1) + 0.0:.{min(digits, 1)}f}" for end in ends)
 
 
-def _comparison_row(one: Comparison) -> tuple[str, ...]:
-    p = "<0.001" if one.sign_p < 1e-3 else f"{one.sign_p:.3f}"
-    verdicts = "/".join(str(one.count(name)) for name in ("clear", "open", "noise"))
-    signs = f"{one.up}/{one.level}/{one.down}"
-    ends = (_interval(interval, 1) for interval in (one.cautious, one.bold))
-    return (f"{one.after} – {one.before}", f"{one.mean:+.2f}", *ends, signs, p, verdicts)
+def _comparison_row(comparison: CountComparison) -> tuple[str, ...]:
+    p = "<0.001" if comparison.sign_p < 1e-3 else f"{comparison.sign_p:.3f}"
+    verdicts = "/".join(str(comparison.count(name)) for name in ("clear", "open", "noise"))
+    signs = f"{comparison.up}/{comparison.level}/{comparison.down}"
+    ends = (_interval(interval, 1) for interval in (comparison.cautious, comparison.bold))
+    return (f"{comparison.after} – {comparison.before}", f"{comparison.mean:+.2f}", *ends, signs, p, verdicts)
 
 
-def _change_rows(one: Comparison) -> list[tuple[str, ...]]:
+def _change_rows(comparison: CountComparison) -> list[tuple[str, ...]]:
     rows = []
-    for change in one.changes:
+    for change in comparison.changes:
         accuracies = (f"{it.value:.1f} ({it.low:.1f}–{it.high:.1f})" for it in (change.before, change.after))
         smallest = ("none" if it is None else f"{it:.2f}" for it in (change.bold, change.cautious))
         rows.append((change.benchmark, *accuracies, f"{change.gain:+.2f}", *smallest, change.verdict))
@@ -173,12 +177,12 @@ def _change_rows(one: Comparison) -> list[tuple[str, ...]]:
 
 
 def _data(sections: Sequence[_Section]) -> dict[str, Any]:
-    """Everything, with every figure on its own."""
+    """All sections as data for JSON, every figure on its own."""
     return {
         section.name: {
             "title": section.title,
             "figures": [_figure_data(figure) for figure in section.figures],
-            "comparisons": [asdict(one) for one in section.comparisons],
+            "comparisons": [asdict(comparison) for comparison in section.comparisons],
         }
         for section in sections
     }

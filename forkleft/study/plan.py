@@ -1,4 +1,4 @@
-"""What a study would run, before it runs: its cells, whether its folder is its own, how long it takes, its commands."""
+"""What a study would run: its cells, how long they take and their commands; and whether its folder is free for it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,6 @@ from forkleft.study.grid import Cell, Grid, make_grid
 from forkleft.study.spec import read_study, with_seeds
 from forkleft.study.timing import Rates
 
-_DEVICE_MAP = "--device-map"
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -33,7 +31,7 @@ class Plan:
         return [CellFolder(self.root, cell) for cell in self.cells.values()]
 
     def begin(self) -> None:
-        """Keep what the study is in its folder, so that `study show` finds its cells.
+        """Write the description of the study into its folder, so that `study show` finds its cells.
 
         Raises ForkLeftError if nothing can be written there.
         """
@@ -54,8 +52,8 @@ def plan_study(
 ) -> Plan:
     """Plan the study of a file in the folder `root`; the other arguments are those of `read_study`.
 
-    seeds: run these only; what was run of other seeds stays in the tables. Raises ForkLeftError as `read_study` and
-    `make_grid`, and if the folder of that name holds another study.
+    seeds: run only these; results of other seeds stay in the tables. Raises ForkLeftError as `read_study` and
+    `make_grid` do, and if the folder of that name holds another study.
     """
     study = read_study(file, base=base, overrides=overrides, benchmarks=benchmarks, limit=limit, decoding=decoding)
     chosen = study.seeds if seeds is None else with_seeds(study, seeds).seeds
@@ -69,7 +67,7 @@ def plan_study(
 
 
 def print_plan(plan: Plan, jobs: int, console: Console) -> None:
-    """The cells, which of them are there, and how long the others will take."""
+    """Print the cells, which of them are finished, and how long the others will take."""
     rates, left = Rates.of_cells(plan.root / CELLS), 0.0
     folders = plan.folders()
     finished = sum(folder.is_finished() for folder in folders)
@@ -82,21 +80,22 @@ def print_plan(plan: Plan, jobs: int, console: Console) -> None:
         console.print(f"{folder.cell.digest}  {state}", markup=False, highlight=False, soft_wrap=True)
     if left:
         source = f"from {rates.count} measured tasks" if rates.count else "a guess: nothing was measured here yet"
-        told = f"about {clock_time(left / jobs)} with {jobs} at a time ({source})"
-        console.print(told, markup=False, highlight=False)
+        estimate = f"about {clock_time(left / jobs)} with {jobs} at a time ({source})"
+        console.print(estimate, markup=False, highlight=False)
 
 
 def commands_of(plan: Plan, launcher: str) -> Iterable[str]:
-    """The commands that make what is missing, in their order, for several processes; their recipes are written.
+    """The commands that make what is missing, in their order, for several processes; writes their recipes.
 
-    A model with a device map is spread over the devices by one process, which needs no launcher.
+    A teacher with a device map is spread over the devices by one process: its answers and its evaluation need no
+    launcher.
     """
     for folder in plan.folders():
         if tasks := folder.tasks():
             folder.prepare()
             yield f"# {folder.cell.label}"
             for task in tasks:
-                yield task.command if _DEVICE_MAP in task.words else f"{launcher} -m {task.command}"
+                yield task.command if task.alone else f"{launcher} -m {task.command}"
 
 
 def _check_same(folder: Path, noted: dict, grid: Grid) -> None:

@@ -1,11 +1,12 @@
-"""The probe: what a student knows from the left alone, what the right context tells it, and when it decides.
+"""The probe: what a student knows from the left alone, what the right context adds, and when it decides.
 
 Two diagnostics, neither of which trains anything.
 
-- *Views* (the paper's static probe): at the positions of reference solutions, the prediction when that position alone
-  is hidden (`target_masked`, which sees both sides) beside the one from the prefix. Where they disagree, who is right?
+- *Views* (the paper's static probe): at the positions of reference solutions, the prediction when only that position
+  is hidden (`target_masked`, which sees both sides) is compared with the one from the prefix. Where they disagree,
+  which one is right?
 - *Forks*: in the student's own responses, a position is a fork if the prefix leaves it open: its entropy there is
-  high. The order of writing decides in which pass a fork is faced, and how open it still is then: tokens to its right
+  high. The order of writing decides in which pass a fork is written, and how open it still is then: tokens to its right
   that were written before may have settled it.
 
 Shapes: S positions that are read, of which C at a time; V words, D the width of the student.
@@ -23,7 +24,7 @@ from forkleft.prompts import Reading
 from forkleft.rollout import Trajectory
 from forkleft.students.student import Student
 
-# As open as a choice between two equally likely words.
+# The entropy of a choice between two equally likely words.
 FORK_ENTROPY = 0.693
 # Rows of logits that exist at a time.
 _ROWS = 256
@@ -50,7 +51,7 @@ class Forks:
 
     place: where in the response, from 0 (begin) to 1 (end); commit: in which pass of its block, from 0 (first) to 1
     (last); entropy: at commit; prefix_entropy: from the prefix alone; settled: the share of forks whose entropy at
-    commit was less than half of that, because what stood to their right had decided them.
+    commit was less than half of that, because the tokens to their right had decided them.
     """
 
     responses: int
@@ -98,7 +99,7 @@ def probe_forks(
     fork_entropy: float = FORK_ENTROPY,
     batch_size: int = 16,
 ) -> Forks:
-    """When the forks of responses were decided. passes: of a block, in which the responses were written."""
+    """When the forks of responses were decided. passes: how many passes a block of the responses took."""
     readings = [
         Reading(f"response {k}", prompt, trajectory.tokens, range(len(trajectory.tokens)))
         for k, (prompt, trajectory) in enumerate(zip(prompts, trajectories, strict=True))

@@ -1,4 +1,4 @@
-"""Progress over a grid: cells done, what runs, and the time left; plain lines where there is no terminal."""
+"""Progress over a grid: finished cells, running cells, and the time left; plain lines if there is no terminal."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,14 +10,14 @@ from forkleft.study.timing import Rates
 
 
 class GridProgress:
-    """Says what happens to the cells of a grid. A context, within which the last line of a terminal moves."""
+    """Prints what happens to the cells of a grid. Within its context the last line of a terminal shows the progress."""
 
     def __init__(self, console: Console, total: int, rates: Rates, jobs: int) -> None:
         self.console, self.total, self.rates, self.jobs = console, total, rates, jobs
         self.done = 0
         self._elsewhere: set[str] = set()
         self._left = 0.0
-        # Elsewhere the lines below are enough.
+        # Without a terminal the lines that `_line` prints are enough.
         self._meter = Meter(console, "cells", total, shown=console.is_terminal)
 
     def __enter__(self) -> "GridProgress":
@@ -28,32 +28,32 @@ class GridProgress:
         self._meter.stop()
 
     def was_there(self) -> None:
-        """A cell was made before."""
+        """Count a cell that was finished before."""
         self.done += 1
 
     def finished(self, folder: CellFolder) -> None:
-        """A cell was made now."""
+        """Count a cell that has just been finished."""
         self.done += 1
         self._line(f"{folder.cell.label}: done")
 
     def failed(self, folder: CellFolder, failure: Failure) -> None:
-        """A cell is missing."""
+        """Count a cell that failed."""
         self.done += 1
         self._line(f"{folder.cell.label}: FAILED, {failure.error}", style="bold red")
 
     def elsewhere(self, folder: CellFolder) -> None:
-        """Another run works on a cell."""
+        """Say, once, that another run works on a cell."""
         if folder.cell.digest not in self._elsewhere:
             self._elsewhere.add(folder.cell.digest)
             self._line(f"{folder.cell.label}: another run works on it; waiting")
 
     def ended(self, task: Task, seconds: float) -> None:
-        """A part of a cell was made, which tells how long others will take."""
+        """Learn from a finished task how long others will take."""
         if not task.resumed:
             self.rates.add(task.name, seconds, task.units)
 
     def update(self, working: Mapping[str, tuple[Sequence[Task], float]], waiting: Iterable[Sequence[Task]]) -> None:
-        """Move the last line.
+        """Update the last line.
 
         working: by the cell's label, the tasks that are left and the seconds that the first of them has taken; waiting:
         the tasks of the other cells.

@@ -18,7 +18,7 @@ from forkleft.files import write_text
 from forkleft.objective.routes import Route
 from forkleft.study.cells import writing
 from forkleft.study.effects import Clusters, Verdicts
-from forkleft.study.grid import Kind, Place
+from forkleft.study.grid import CellKind, Place
 
 RESULTS = "results.json"
 FORMAT = 1
@@ -41,7 +41,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Routes:
-    """How many questions a run had on each route (CE, LEFTOPD, GOLD, EXCLUDE): at first visits, and in each tenth."""
+    """How many questions a run had on each route (CE, LEFTOPD, GOLD, EXCLUDE): at first visits, and in each tenth of
+    its updates."""
 
     first: tuple[int, ...]
     parts: tuple[tuple[int, ...], ...]
@@ -51,7 +52,7 @@ class Routes:
 class CellResults:
     """What was measured of a cell."""
 
-    kind: Kind
+    kind: CellKind
     label: str
     measured: tuple[Measured, ...]
     routes: Routes | None = None
@@ -59,7 +60,7 @@ class CellResults:
 
 @dataclass(frozen=True)
 class Hole:
-    """A cell that is missing: why, and what makes it."""
+    """A cell that is missing: why, and the command that makes it."""
 
     label: str
     error: str
@@ -77,7 +78,7 @@ class Items:
 
 @dataclass(frozen=True)
 class ArmFacts:
-    """What a reader must know of an arm: its options as they differ from those of all arms, its models and updates."""
+    """What a reader must know about an arm: the options that not all arms share, its models and its updates."""
 
     options: dict[str, Any]
     students: tuple[str, ...]
@@ -114,7 +115,7 @@ class StudyResults:
     def steps(self, arm: str) -> list[int]:
         """The updates after which an arm was measured: 0 is the base, the last one the final model."""
         cells = [self.cells[place.cell] for place in self.places if place.arm == arm and place.cell in self.cells]
-        between = {one.step for cell in cells for one in cell.measured if one.step is not None}
+        between = {measured.step for cell in cells for measured in cell.measured if measured.step is not None}
         return [0, *sorted(between), self.arms[arm].updates]
 
     def of_arm(self, arm: str, decoding: str, step: int | None = None) -> dict[int, dict[str, np.ndarray]]:
@@ -139,9 +140,9 @@ class StudyResults:
             if place.arm != arm or cell is None:
                 continue
             verdicts = {
-                one.benchmark: one.verdicts
-                for one in cell.measured
-                if one.step == step and decoding in (None, one.decoding)
+                measured.benchmark: measured.verdicts
+                for measured in cell.measured
+                if measured.step == step and decoding in (None, measured.decoding)
             }
             if all(name in verdicts for name in self.benchmarks):
                 found[place.seed] = {name: verdicts[name] for name in self.benchmarks}
@@ -158,7 +159,7 @@ def tables(chosen: Sequence[Mapping[int, Mapping[str, np.ndarray]]]) -> tuple[li
 
 
 def save_results(path: Path, results: StudyResults) -> None:
-    """Write results in the form that is kept: a line for each arm, cell and so on, so that changes can be read."""
+    """Write results to a file, with a line for each arm, cell and so on, so that a diff of two files can be read."""
     said = (
         {"format": FORMAT}
         | vars(results)
@@ -177,11 +178,11 @@ def save_results(path: Path, results: StudyResults) -> None:
 
 def _lines(value: Any) -> str:
     """JSON with a line for each entry of a list or object that holds others."""
-    if isinstance(value, dict) and any(isinstance(one, dict) for one in value.values()):
-        entries = [f" {json.dumps(name, ensure_ascii=False)}: {_line(one)}" for name, one in value.items()]
+    if isinstance(value, dict) and any(isinstance(entry, dict) for entry in value.values()):
+        entries = [f" {json.dumps(name, ensure_ascii=False)}: {_line(entry)}" for name, entry in value.items()]
         return "{\n" + ",\n".join(entries) + "\n}"
     if isinstance(value, list) and value:
-        return "[\n" + ",\n".join(f" {_line(one)}" for one in value) + "\n]"
+        return "[\n" + ",\n".join(f" {_line(entry)}" for entry in value) + "\n]"
     return _line(value)
 
 
@@ -195,11 +196,11 @@ def load_results(path: Path) -> StudyResults:
     try:
         study = study_of(said)
         items = {
-            name: Items(one["count"], one["digest"], None if one["clusters"] is None else tuple(one["clusters"]))
-            for name, one in said["items"].items()
+            name: Items(kept["count"], kept["digest"], None if kept["clusters"] is None else tuple(kept["clusters"]))
+            for name, kept in said["items"].items()
         }
-        cells = {name: _loaded(one, items) for name, one in said["cells"].items()}
-        holes = tuple(Hole(**one) for one in said["holes"])
+        cells = {name: _loaded(cell, items) for name, cell in said["cells"].items()}
+        holes = tuple(Hole(**hole) for hole in said["holes"])
     except (KeyError, TypeError, ValueError) as error:
         raise ForkLeftError(f"{path} is damaged ({error!r}); write it again with forkleft study show") from error
     return StudyResults(**vars(study) | {"items": items, "cells": cells, "holes": holes})
@@ -208,15 +209,15 @@ def load_results(path: Path) -> StudyResults:
 def _compact(cell: CellResults) -> dict[str, Any]:
     rows = [
         [
-            one.decoding,
-            one.step,
-            one.benchmark,
-            int(one.verdicts.sum()),
-            _packed(one.verdicts),
-            one.tokens,
-            one.forwards,
+            measured.decoding,
+            measured.step,
+            measured.benchmark,
+            int(measured.verdicts.sum()),
+            _packed(measured.verdicts),
+            measured.tokens,
+            measured.forwards,
         ]
-        for one in cell.measured
+        for measured in cell.measured
     ]
     routes = None if cell.routes is None else [cell.routes.first, cell.routes.parts]
     return {"kind": cell.kind, "label": cell.label, "routes": routes, "measured": rows}
@@ -248,12 +249,12 @@ def _unpacked(text: str, count: int) -> np.ndarray:
 
 
 def study_of(said: Mapping[str, Any]) -> StudyResults:
-    """What a file says of a study, without what was measured."""
+    """The study that a file describes, without what was measured."""
     return StudyResults(
         name=said["name"],
         about=said["about"],
         shared=said["shared"],
-        arms={name: ArmFacts(**one | {"students": tuple(one["students"])}) for name, one in said["arms"].items()},
+        arms={name: ArmFacts(**arm | {"students": tuple(arm["students"])}) for name, arm in said["arms"].items()},
         seeds=tuple(said["seeds"]),
         benchmarks=tuple(said["benchmarks"]),
         limit=said["limit"],
@@ -263,12 +264,12 @@ def study_of(said: Mapping[str, Any]) -> StudyResults:
         effects={
             factor: {level: tuple(arms) for level, arms in levels.items()} for factor, levels in said["effects"].items()
         },
-        places=tuple(Place(**one) for one in said["places"]),
+        places=tuple(Place(**place) for place in said["places"]),
     )
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """What one of our JSON files holds. Raises ForkLeftError if it is not there or damaged."""
+    """The content of one of our JSON files. Raises ForkLeftError if it is missing or damaged."""
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(said, dict) or said.get("format") != FORMAT:

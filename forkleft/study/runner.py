@@ -1,8 +1,8 @@
 """Runs the cells of a grid that are missing, several at a time, each as ordinary commands in its own folder.
 
-A cell is worked on under its lock, which its commands inherit: a second runner on the same root takes other cells and
-waits for those that it needs, and the cell of a killed runner can be taken up as soon as its command has ended too.
-What is on disk says what is done, so that a runner that starts again goes on where the last one was.
+A runner holds the lock of a cell while it works on it, and its commands inherit the lock. So a second runner on the
+same root takes other cells and waits for those that it needs, and the cell of a killed runner is free as soon as its
+command has ended too. The files on disk say what is done, so a new runner resumes where the last one stopped.
 """
 
 import os
@@ -23,7 +23,7 @@ from forkleft.study.progress import GridProgress
 
 PROGRAM = (sys.executable, "-m", "forkleft")
 _POLL_SECONDS = 0.1
-# For commands to end when they are asked to.
+# How long commands may take to end when they are asked to.
 _PATIENCE_SECONDS = 10.0
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -33,14 +33,14 @@ def run_cells(
 ) -> dict[str, Failure]:
     """Make what is missing of cells, in their order, up to `jobs` at a time; returns the failures by digest.
 
-    program: the words that start `forkleft`. A cell that fails leaves the others alone, but for those that need it.
+    program: the words that start `forkleft`. If a cell fails, only the cells that need it are not made.
     """
     return _Runner(cells, root, progress, jobs, program).run()
 
 
 @dataclass(frozen=True)
 class _Work:
-    """A cell in hand: its lock, the tasks that are left, and the command of the first of them, which runs."""
+    """A cell in work: its lock, the tasks that are left, and the running command of the first of them."""
 
     folder: CellFolder
     lock: TextIO
@@ -58,7 +58,7 @@ class _Runner:
         threads = str(max(1, (os.cpu_count() or 1) // jobs))
         self.environment = os.environ | dict.fromkeys(_THREADS, threads) | {"TOKENIZERS_PARALLELISM": "false"}
         self.waiting = {digest: CellFolder(root, cell) for digest, cell in cells.items()}
-        # Looked at once, for the time left.
+        # Read only once; they are for the time left.
         self.tasks = {digest: folder.tasks() for digest, folder in self.waiting.items()}
         self.working: dict[str, _Work] = {}
         self.failures: dict[str, Failure] = {}
@@ -103,7 +103,7 @@ class _Runner:
             try:
                 folder.prepare()
                 if not self._start(folder, lock):
-                    # Another runner finished it between our look and our lock.
+                    # Another runner finished the cell before we had its lock.
                     self.progress.was_there()
             except ForkLeftError:
                 lock.close()
@@ -113,7 +113,7 @@ class _Runner:
         return True
 
     def _start(self, folder: CellFolder, lock: TextIO) -> bool:
-        """Start the next command of a cell that we have the lock of; False, and unlocked, if nothing is left to do."""
+        """Start the next command of a cell whose lock we have. If nothing is left to do, unlock it and return False."""
         tasks = folder.tasks()
         if not tasks:
             lock.close()
@@ -135,7 +135,7 @@ class _Runner:
         return True
 
     def _end(self, work: _Work) -> None:
-        """Note how a command ended, and start the next one of its cell."""
+        """Write down how a command ended, and start the next one of its cell."""
         folder, task, seconds = work.folder, work.tasks[0], time.monotonic() - work.started
         del self.working[folder.cell.digest]
         work.log.close()
@@ -155,13 +155,13 @@ class _Runner:
     def _fail(self, folder: CellFolder, error: str, command: str) -> None:
         failure = Failure(error, command)
         self.failures[folder.cell.digest] = failure
-        # On a full disk it cannot be noted either.
+        # On a full disk the failure cannot be written down either.
         with suppress(ForkLeftError):
             folder.fail(failure)
         self.progress.failed(folder, failure)
 
     def _stop(self) -> None:
-        """End the commands that still run because we are asked to end."""
+        """End the commands that still run, because we were asked to end."""
         for work in self.working.values():
             work.process.terminate()
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -178,7 +178,7 @@ def _interrupt(*signalled: Any) -> None:
 
 
 def _reason(work: _Work) -> str:
-    """Why a command failed: what it said last, or the signal that ended it."""
+    """Why a command failed: the last line that it printed, or the signal that ended it."""
     name, code, log = work.tasks[0].name, work.process.returncode, work.folder.log
     if code < 0:
         return f"{name} was killed by signal {-code} ({signal.Signals(-code).name}); see {log}"

@@ -11,19 +11,19 @@
     benchmarks: [lab-chain-3, lab-chain-4]
     compare: [[L-high, L-low]]
 
-`docs/studies.md` explains every key. What decides an option, from the weakest to the strongest: the base recipe, `set`,
-`with_seed`, the arm, `--set option=value`, `--set arm.option=value`.
+`docs/studies.md` explains every key. An option is taken from the strongest of these, from weak to strong: the base
+recipe, `set`, `with_seed`, the arm, `--set option=value`, `--set arm.option=value`.
 """
 
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from forkleft.errors import ForkLeftError, check_choice
-from forkleft.evaluate.benchmarks import BENCHMARKS
+from forkleft.evaluate.benchmarks import BENCHMARKS, read_benchmarks
 from forkleft.evaluate.protocols import Settings
 from forkleft.lab.benchmarks import LAB_BENCHMARKS
 from forkleft.objective.routes import Route
@@ -34,22 +34,22 @@ _KEYS = (
     *("compare", "effects"),
 )
 _NEEDED = ("name", "base", "arms", "seeds", "benchmarks")
-# What a study decides by itself, for each cell.
+# Options that a study sets by itself, for each cell.
 _OURS = ("output_dir", "answer_cache", "resume_from_checkpoint", "seed", "save_at", "train_ids", "train_route")
-# Of `evaluate.protocols.Settings`; several samples an item would be shares and not verdicts.
+# Fields of `evaluate.protocols.Settings`. Not `samples`: several samples of an item give shares, not verdicts.
 _DECODING = (
     *("decoding", "passes", "threshold", "max_new_tokens", "geometry", "temperature", "top_p"),
     *("batch_size", "seed"),
 )
 _STATIC = "static"
-# Of the repository.
+# The folder of studies in the repository.
 _STUDIES = "recipes/studies/"
 _NAME = re.compile(r"\w[\w.+-]*")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where an arm has its questions from: those that another arm's run had on a route at their first visit."""
+    """Where an arm takes its questions from: those that another arm's run had on a route at their first visit."""
 
     arm: str
     route: str
@@ -71,7 +71,8 @@ class Study:
 
     limit: take only so many items of each benchmark. decoding: settings of an evaluation by name. curve: updates after
     which every run is evaluated too, as numbers or shares (`5%`). compare: pairs of arms, the first minus the second.
-    effects: two factors of two levels each, every level with its two arms; the first level minus the second.
+    effects: two factors of two levels each, every level with its two arms; the first level minus the second. described:
+    of each benchmark that is not built in, the YAML file that describes it, and its number of items.
     """
 
     name: str
@@ -84,9 +85,10 @@ class Study:
     curve: tuple[int | str, ...]
     compare: tuple[tuple[str, str], ...]
     effects: dict[str, dict[str, tuple[str, ...]]]
+    described: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def options(self, arm: str, seed: int) -> dict[str, Any]:
-        """All that the recipe of an arm says for one of the study's seeds."""
+        """The options of an arm's recipe for one of the study's seeds."""
         found, turn = self.arms[arm], self.seeds.index(seed)
         taken = {name: values[turn % len(values)] for name, values in found.with_seed.items()}
         return found.options | taken | {"seed": seed}
@@ -101,10 +103,10 @@ def read_study(
     limit: int | None = None,
     decoding: str | None = None,
 ) -> Study:
-    """The study in a file. Raises ForkLeftError for what is missing, unknown (naming the nearest), or of another kind.
+    """The study in a file. Raises ForkLeftError for keys that are missing, unknown or of the wrong kind.
 
-    base, benchmarks, limit, decoding (`static` or `native`): instead of the file's; another base also replaces what
-    takes turns with the seeds. overrides: words such as `max_steps=10` or `L-high.rho=0.5`.
+    base, benchmarks, limit, decoding (`static` or `native`) replace those of the file; another base also replaces the
+    options that take turns with the seeds. overrides: words such as `max_steps=10` or `L-high.rho=0.5`.
     """
     if not path.exists():
         raise ForkLeftError(_no_study(path))
@@ -122,8 +124,10 @@ def read_study(
         raise ForkLeftError(f"{path}: name is that of a folder; expected letters, digits, . _ + -, found {name!r}")
     if not (base or (path.parent / str(said["base"]))).is_file():
         raise ForkLeftError(f"{path}: there is no base recipe {base or path.parent / str(said['base'])}; mend base")
-    if benchmarks is not None:
-        said["benchmarks"] = list(benchmarks)
+    # Files that the study names are beside it; those of the command line are relative to the working directory.
+    named = said["benchmarks"] if benchmarks is None else list(benchmarks)
+    beside = path.parent if benchmarks is None else Path()
+    names, described = _benchmarks(path, named, beside)
     if limit is not None:
         said["limit"] = limit
     if decoding is not None:
@@ -134,28 +138,29 @@ def read_study(
         about=str(said.get("about") or ""),
         arms=arms,
         seeds=_seeds(path, said["seeds"]),
-        benchmarks=_benchmarks(path, said["benchmarks"]),
+        benchmarks=names,
         limit=_limit(path, said.get("limit")),
         decoding=_decoding(path, said.get("decoding")),
         curve=_curve(path, said.get("curve") or []),
         compare=_compare(path, said.get("compare") or [], arms),
         effects=_effects(path, said.get("effects") or {}, arms),
+        described=described,
     )
     return study
 
 
 def _no_study(path: Path) -> str:
-    """That there is no such file, and which is the nearest of those beside it or of the repository's."""
+    """The message that there is no such file; it names the nearest of the files beside it or in the repository."""
     files = {file.name: file for folder in (Path(_STUDIES), path.parent) for file in sorted(folder.glob("*.yaml"))}
     near = difflib.get_close_matches(path.name, files, n=1)
-    told = f"did you mean {files[near[0]]}? The" if near else "the"
-    return f"there is no study {path}; {told} folder {_STUDIES} of the repository has some"
+    hint = f"did you mean {files[near[0]]}? The" if near else "the"
+    return f"there is no study {path}; {hint} folder {_STUDIES} of the repository has some"
 
 
 def with_seeds(study: Study, seeds: Iterable[int]) -> Study:
-    """The study with some of its seeds. Raises ForkLeftError for a seed that it has not: options take turns with them.
+    """The study with only some of its seeds. Raises ForkLeftError for a seed that it does not have.
 
-    The order stays the study's, and so do the options that take turns with the seeds.
+    The order of the seeds stays that of the study, and each seed keeps the options that take turns with the seeds.
     """
     wanted = list(seeds)
     if unknown := [seed for seed in wanted if seed not in study.seeds]:
@@ -184,7 +189,7 @@ def _arms(path: Path, said: Mapping[str, Any], base: Path | None, overrides: Seq
             raise ForkLeftError(f"{path}: the arm {name!r} is named by letters, digits, . _ + - alone")
     for_all, for_arm = _overrides(overrides, given)
     shared = _own(path, "set", _mapping(path, "set", said.get("set") or {}))
-    # Students that take turns are those of the file's own base.
+    # Students that take turns belong to the file's own base.
     turns = {} if base else _mapping(path, "with_seed", said.get("with_seed") or {})
     arms = {}
     for name, values in given.items():
@@ -206,7 +211,7 @@ def _arms(path: Path, said: Mapping[str, Any], base: Path | None, overrides: Seq
 
 
 def _overrides(words: Sequence[str], arms: Iterable[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """What `--set` says: for all arms, and for single ones."""
+    """The options of `--set`: those for all arms, and those for single ones."""
     for_all: list[str] = []
     for_arm: dict[str, list[str]] = {}
     for word in words:
@@ -225,7 +230,7 @@ def _overrides(words: Sequence[str], arms: Iterable[str]) -> tuple[dict[str, Any
 
 
 def _own(path: Path | str, key: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that an arm may have, each of its kind."""
+    """Options of an arm, checked. Raises ForkLeftError for unknown ones, and for those that the study sets itself."""
     where = f"{path}, {key}" if key else str(path)
     if ours := [option for option in values if option in _OURS]:
         raise ForkLeftError(f"{where}: {ours[0]} is for the study to say in each cell; leave it out")
@@ -259,13 +264,26 @@ def _seeds(path: Path, said: Any) -> tuple[int, ...]:
     return tuple(said)
 
 
-def _benchmarks(path: Path, said: Any) -> tuple[str, ...]:
+def _benchmarks(path: Path, said: Any, beside: Path) -> tuple[tuple[str, ...], dict[str, tuple[str, int]]]:
+    """The names of a study's benchmarks, and of those in YAML files the file and the number of items."""
     if not isinstance(said, list) or not said:
         raise ForkLeftError(f"{path}: benchmarks is a list of names, found {said!r:.60}")
-    _check_names(f"{path}: there is no benchmark", said, [*BENCHMARKS, *LAB_BENCHMARKS])
-    if twice := [name for name in said if said.count(name) > 1]:
+    known = [*BENCHMARKS, *LAB_BENCHMARKS]
+    names: list[str] = []
+    described: dict[str, tuple[str, int]] = {}
+    for word in said:
+        if not str(word).endswith((".yaml", ".yml")):
+            _check_names(f"{path}: there is no benchmark", [word], known)
+            names.append(word)
+            continue
+        for benchmark in read_benchmarks(beside / word):
+            if benchmark.name in known:
+                raise ForkLeftError(f"{word}: there is a benchmark {benchmark.name} already; give yours another name")
+            names.append(benchmark.name)
+            described[benchmark.name] = (str(beside / word), benchmark.items)
+    if twice := [name for name in names if names.count(name) > 1]:
         raise ForkLeftError(f"{path}: the benchmark {twice[0]} is named twice")
-    return tuple(said)
+    return tuple(names), described
 
 
 def _limit(path: Path, said: Any) -> int | None:
@@ -299,7 +317,7 @@ def _curve(path: Path, said: Any) -> tuple[int | str, ...]:
 
 
 def curve_steps(study: Study, updates: int) -> list[int]:
-    """The updates, from 0 to the last, after which a run of so many is evaluated; the last one is always among them."""
+    """The updates after which a run of `updates` updates is evaluated, in order; the last one is always among them."""
     if not study.curve:
         return []
     steps = {updates}
@@ -315,7 +333,7 @@ def curve_steps(study: Study, updates: int) -> list[int]:
 
 
 def _share(text: str) -> float | None:
-    """5% as a fraction; None if it is none."""
+    """5% as a fraction; None if the text is not a share."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text)
     return float(found[1]) / 100 if found and float(found[1]) <= 100 else None
 
@@ -349,10 +367,10 @@ def _effects(path: Path, said: Any, arms: Mapping[str, Arm]) -> dict[str, dict[s
 
 
 def _crossed(factors: list[dict[str, tuple[str, ...]]]) -> bool:
-    """Whether two factors of two levels each have one arm, and no other one, for each pair of levels."""
+    """Whether there are two factors of two levels each, with exactly one arm for each pair of levels."""
     if [len(levels) for levels in factors] != [2, 2]:
         return False
-    pairs = [set(one) & set(two) for one in factors[0].values() for two in factors[1].values()]
+    pairs = [set(arms_a) & set(arms_b) for arms_a in factors[0].values() for arms_b in factors[1].values()]
     named = {arm for levels in factors for arms in levels.values() for arm in arms}
     return all(len(pair) == 1 for pair in pairs) and len(named) == len(pairs)
 
@@ -360,7 +378,7 @@ def _crossed(factors: list[dict[str, tuple[str, ...]]]) -> bool:
 def _mapping(path: Path | str, key: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ForkLeftError(f"{path}: {key} has names with values, found {value!r:.60}")
-    return {str(name): one for name, one in value.items()}
+    return {str(name): inner for name, inner in value.items()}
 
 
 def _check_names(what: str, names: Iterable[Any], known: Iterable[str]) -> None:

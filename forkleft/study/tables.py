@@ -25,8 +25,8 @@ _GAP = 2
 class Table:
     """Cells of text.
 
-    page_only: not for a terminal. keys: as many columns, the first ones, say what a row is of. words: the columns that
-    hold words and no figures.
+    page_only: not shown in a terminal. keys: the number of columns, from the first, that name a row. words: the columns
+    that hold words instead of figures.
     """
 
     title: str
@@ -65,7 +65,7 @@ def study_page(results: StudyResults, analysis: Analysis, figures: Sequence[str]
 
 
 def print_study(results: StudyResults, analysis: Analysis, console: Console) -> None:
-    """A study for a person at a terminal: no figure and, where there is room for the longest one, no word is cut."""
+    """Print a study for a terminal. No figure is cut, and no word for which there is room."""
     console.print(f"\n{results.name}", style="bold", highlight=False)
     console.print(_facts(results), highlight=False, markup=False)
     for table in study_tables(results, analysis):
@@ -84,7 +84,7 @@ def _print_note(note: str, console: Console) -> None:
 
 
 def _print_holes(results: StudyResults, console: Console) -> None:
-    """A list: in a column a command would be cut to pieces, and could not be copied."""
+    """Print the missing cells as a list: in a column, a command would be cut and could not be copied."""
     console.print(f"\nHoles: {_count(len(results.holes), 'cell')} missing\n", style="bold red", highlight=False)
     for hole in results.holes:
         console.print(Padding(Text(f"{hole.label}: {hole.error}"), (0, 0, 0, 2), expand=False))
@@ -94,7 +94,7 @@ def _print_holes(results: StudyResults, console: Console) -> None:
 
 
 def _pieces(table: Table, benchmarks: Sequence[str], width: int) -> list[tuple[str, RichTable]]:
-    """A table as tables of a terminal that fit its width, with titles: one, or benchmarks in others than the rest."""
+    """A table as one or more tables that fit a terminal's width, with titles. If it is split, benchmarks come apart."""
     whole = list(range(len(table.heading)))
     measured = [k for k in whole if table.heading[k] in benchmarks]
     if not measured or _width(_closest(table, whole, width)) <= width:
@@ -118,7 +118,7 @@ def _shown(table: Table, columns: Sequence[int], width: int) -> RichTable:
     found = _closest(table, columns, width)
     for k, (heading, *_) in zip(columns, found, strict=True):
         justify: Literal["left", "right"] = "left" if k in table.words else "right"
-        # What is too wide all the same is broken in the names of the rows, between words.
+        # If the table is still too wide, only the names of the rows are broken, between words.
         shown.add_column(Text(heading), justify=justify, no_wrap=k >= table.keys, overflow="fold")
     for row in zip(*(cells for _, *cells in found), strict=True):
         shown.add_row(*map(Text, row))
@@ -128,7 +128,7 @@ def _shown(table: Table, columns: Sequence[int], width: int) -> RichTable:
 def _closest(table: Table, columns: Sequence[int], width: int) -> list[list[str]]:
     """Columns with their headings, in as few lines as fit a width.
 
-    If one line does not, headings are broken between words, and then intervals stand below their figures.
+    If one line does not fit, headings are broken between words, and then intervals are put below their figures.
     """
     named = [(k, table.heading[k], [row[k] for row in table.rows]) for k in columns]
     for below in (False, True):
@@ -151,7 +151,7 @@ def _broken(heading: str, width: int) -> str:
 
 
 def _width(columns: Sequence[Sequence[str]]) -> int:
-    """What columns take, side by side."""
+    """The width of columns side by side."""
     widest = [max((cell_len(line) for cell in cells for line in cell.split("\n")), default=0) for cells in columns]
     return sum(widest) + _GAP * (len(columns) - 1)
 
@@ -195,17 +195,19 @@ def _accuracy(results: StudyResults, analysis: Analysis, decoding: str) -> Table
 
 def _comparisons(results: StudyResults, analysis: Analysis) -> Table:
     rows = []
-    for one in analysis.comparisons:
-        difference = one.difference
+    for compared in analysis.comparisons:
+        difference = compared.difference
         ups = sum(value > 0 for value in difference.by_seed)
         downs = sum(value < 0 for value in difference.by_seed)
-        name = one.name if len(results.decoding) == 1 else f"{one.name}, {one.decoding}"
+        name = compared.name if len(results.decoding) == 1 else f"{compared.name}, {compared.decoding}"
         figures = [_percent(difference.benchmarks[b], "+") for b in results.benchmarks]
-        within = f"{sum(d.p <= _SIGNIFICANT for d in one.within)}/{len(one.within)}" if one.within else "–"
-        flips = (f"{ups}/{downs}", _p(difference.p), _p(one.holm), within)
+        within = (
+            f"{sum(d.p <= _SIGNIFICANT for d in compared.within)}/{len(compared.within)}" if compared.within else "–"
+        )
+        flips = (f"{ups}/{downs}", _p(difference.p), _p(compared.holm), within)
         rows.append((name, str(difference.seeds), *figures, _percent(difference.mean, "+"), *flips))
     heading = ("difference", "seeds", *results.benchmarks, "mean", "seeds +/−", "p", "Holm p", "McNemar")
-    seeds = {one.difference.seeds for one in analysis.comparisons}
+    seeds = {compared.difference.seeds for compared in analysis.comparisons}
     least = ", ".join(f"{_p(2.0 ** (1 - count))} with {_count(count, 'seed')}" for count in sorted(seeds))
     note = (
         "Percentage points, with 95% intervals from a bootstrap over seeds and items. p: that the mean is zero, by "
@@ -248,19 +250,24 @@ def _decoding(results: StudyResults) -> Table:
     for decoding in results.decoding if len(results.decoding) > 1 else ():
         for arm in results.arms:
             cells = [results.cells[p.cell] for p in results.places if p.arm == arm and p.cell in results.cells]
-            found = [one for cell in cells for one in cell.measured if (one.decoding, one.step) == (decoding, None)]
+            found = [
+                result
+                for cell in cells
+                for result in cell.measured
+                if (result.decoding, result.step) == (decoding, None)
+            ]
             if found:
-                rate = sum(one.tokens for one in found) / sum(one.forwards for one in found)
+                rate = sum(result.tokens for result in found) / sum(result.forwards for result in found)
                 rows.append((decoding, arm, f"{rate:.2f}"))
     return Table("Tokens a forward", ("decoding", "arm", "tokens"), rows, words=(0, 1))
 
 
 def _routes(analysis: Analysis) -> Table:
     rows = []
-    for one in analysis.routes:
+    for shares in analysis.routes:
         taught = ROUTE_NAMES.index("LEFTOPD")
-        ends = [f"{100 * part[taught]:.1f}" for part in (one.parts[0], one.parts[-1])]
-        rows.append((one.arm, str(one.seeds), *(f"{100 * share:.1f}" for share in one.first), *ends))
+        ends = [f"{100 * part[taught]:.1f}" for part in (shares.parts[0], shares.parts[-1])]
+        rows.append((shares.arm, str(shares.seeds), *(f"{100 * share:.1f}" for share in shares.first), *ends))
     names = {"CE": "both right", "LEFTOPD": "teacher only", "GOLD": "neither", "EXCLUDE": "student only"}
     heading = ("arm", "seeds", *(names[route] for route in ROUTE_NAMES), "teacher only, first tenth", "last tenth")
     note = "Training questions by who was right at their first visit, in %; and the share on the teacher's route."
@@ -269,9 +276,9 @@ def _routes(analysis: Analysis) -> Table:
 
 def _verdicts(analysis: Analysis) -> Table:
     rows = []
-    for one in analysis.verdicts:
-        four = (one.both, one.teacher_only, one.student_only, one.neither)
-        rows.append((one.model, one.benchmark, str(one.items), *(f"{round(count, 1):g}" for count in four)))
+    for counts in analysis.verdicts:
+        four = (counts.both, counts.teacher_only, counts.student_only, counts.neither)
+        rows.append((counts.model, counts.benchmark, str(counts.items), *(f"{round(count, 1):g}" for count in four)))
     heading = ("model", "benchmark", "items", "both", "teacher only", "student only", "neither")
     note = "Items of a benchmark by who is right; means over seeds."
     return Table("Teacher and student on the benchmarks", heading, rows, note, page_only=True, words=(0, 1))
@@ -287,7 +294,7 @@ def _counts(results: StudyResults, decoding: str) -> Table:
             arms = {arm: results.of_arm(arm, decoding).get(seed) for arm in results.arms}
             found = [*base.values(), *arms.values()]
             if any(found):
-                counts = ["–" if one is None else str(int(one[benchmark].sum())) for one in found]
+                counts = ["–" if verdicts is None else str(int(verdicts[benchmark].sum())) for verdicts in found]
                 rows.append((benchmark, str(seed), str(results.items[benchmark].count), *counts))
     heading = ("benchmark", "seed", "items", *dict.fromkeys(names.values()), *results.arms)
     return Table(_titled("Right answers by seed", results, decoding), heading, rows, page_only=True)

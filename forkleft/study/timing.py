@@ -1,4 +1,4 @@
-"""How long work takes: from what was measured in the same root, else from a guess that is said to be a guess."""
+"""How long work takes: from what was measured in the same root, else a guess."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ _GUESS = {"train": 0.08, "eval": 0.025, "answers": 0.01}
 
 @dataclass
 class Rates:
-    """Seconds for each unit of a kind of work (`train`, `eval`, `answers`), as they were measured."""
+    """The measured seconds per unit of each kind of work (`train`, `eval`, `answers`)."""
 
     measured: dict[str, list[float]] = field(default_factory=dict)
 
@@ -35,7 +35,7 @@ class Rates:
         return rates
 
     def add(self, task: str, seconds: float, units: float) -> None:
-        """Take in a measurement."""
+        """Add a measurement."""
         self.measured.setdefault(_kind(task), []).append(max(0.0, seconds - _START) / units)
 
     @property
@@ -44,13 +44,13 @@ class Rates:
         return sum(map(len, self.measured.values()))
 
     def seconds(self, task: str, units: float) -> float:
-        """What a task would take."""
+        """How long a task would take."""
         rate = median(self.measured[_kind(task)]) if _kind(task) in self.measured else _GUESS[_kind(task)]
         return _START + rate * units
 
 
 def read_times(path: Path) -> dict[str, tuple[float, float]]:
-    """Seconds and units of the tasks of a cell; nothing if the file is not there or damaged."""
+    """Seconds and units of the tasks of a cell; empty if the file is missing or damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return {str(task): (float(seconds), float(units)) for task, (seconds, units) in found.items() if units > 0}
@@ -59,7 +59,7 @@ def read_times(path: Path) -> dict[str, tuple[float, float]]:
 
 
 def visits(said: Mapping[str, Any]) -> int:
-    """The questions that the updates of a training visit, the same ones again counted again, in one process."""
+    """How many questions the updates of a training visit in one process; repeated questions count each time."""
     if per_update := _value(said, "questions_per_update"):
         return max(1, _value(said, "max_steps")) * per_update
     per_device, times = _value(said, "per_device_train_batch_size"), _value(said, "gradient_accumulation_steps")
@@ -67,14 +67,15 @@ def visits(said: Mapping[str, Any]) -> int:
 
 
 def answers(said: Mapping[str, Any]) -> int:
-    """The questions that a teacher is asked; 1 where the data decides."""
+    """How many questions a teacher is asked; 1 if that depends on the data."""
     return _value(said, "train_questions") or 1
 
 
 def items(evaluation: Evaluation) -> int:
-    """The items that an evaluation measures."""
-    known = {**BENCHMARKS, **LAB_BENCHMARKS}
-    counts: Iterable[int] = [known[name].items for name in evaluation.benchmarks]
+    """How many items an evaluation measures."""
+    known = {name: benchmark.items for name, benchmark in {**BENCHMARKS, **LAB_BENCHMARKS}.items()}
+    known |= {name: count for name, (_, count) in evaluation.described.items()}
+    counts: Iterable[int] = [known[name] for name in evaluation.benchmarks]
     return sum(count if evaluation.limit is None else min(count, evaluation.limit) for count in counts)
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from forkleft.cli import main, runs
-from forkleft.cli.runs import rows_of, told_of_end
+from forkleft.cli.runs import end_message, rows_of
 from forkleft.errors import ForkLeftError
 from forkleft.train.recipes import Recipe
 
@@ -53,11 +53,11 @@ def test_the_end_names_what_there_is_in_80_columns(tmp_path, monkeypatch):
     folder = Path("runs/a")
     folder.mkdir(parents=True)
     (folder / "metrics.jsonl").touch()
-    assert told_of_end(folder) == "runs/a: the model, its card and metrics.jsonl"
+    assert end_message(folder) == "runs/a: the model, its card and metrics.jsonl"
     (folder / "curves.png").touch()
     for step in (2, 4, 10):
         (folder / f"checkpoint-{step}").mkdir()
-    assert told_of_end(folder).splitlines() == [
+    assert end_message(folder).splitlines() == [
         "runs/a: the model, its card, metrics.jsonl, curves.png, checkpoint-2,",
         "  checkpoint-4 and checkpoint-10",
     ]

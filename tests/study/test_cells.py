@@ -90,6 +90,18 @@ def test_models_that_are_measured_only(tmp_path):
     assert task.command.startswith("forkleft eval --model lab:teacher-strong --benchmark lab-chain-3 lab-chain-4")
 
 
+def test_a_benchmark_of_the_user_is_named_by_its_file(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    page = "name: {}\nitems: {}\nprotocol: generated\ntemplate: plain\n"
+    mine.write_text(f"{page.format('mine', 7)}---\n{page.format('second', 9)}")
+    folder = folders(tmp_path, tmp_path, benchmarks=["lab-chain-3", "mine.yaml"], limit=None)["base lab:student-block"]
+    (task,) = folder.tasks()
+    assert f"--benchmark lab-chain-3 {mine} --output" in task.command
+    assert task.units == 500 + 7 + 9
+    # Named or not, a benchmark is no part of what the cell is.
+    assert folder.path == folders(tmp_path, tmp_path)["base lab:student-block"].path
+
+
 def test_checkpoints_of_a_curve_are_measured(tmp_path):
     folder = folders(tmp_path, tmp_path, curve=["20%"])["L-high, seed 1"]
     _, _, at_step = folder.tasks()

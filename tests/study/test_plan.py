@@ -82,13 +82,16 @@ def test_the_commands_of_a_study_at_another_scale(tmp_path):
     assert any("eval --model Qwen/Qwen3-4B" in line and "--ar" in line for line in lines)
 
 
-def test_a_model_with_a_device_map_is_evaluated_by_one_process(tmp_path):
+def test_a_teacher_with_a_device_map_answers_and_is_evaluated_in_one_process(tmp_path):
     overrides = ["teacher=Qwen/Qwen3-30B-A3B", "teacher_device_map=auto"]
     plan = plan_study(study_file(tmp_path, seeds=[1]), tmp_path / "root", overrides=overrides)
     lines = [line for line in commands_of(plan, "torchrun --nproc-per-node 4") if not line.startswith("#")]
     alone = [line for line in lines if not line.startswith("torchrun --nproc-per-node 4 -m forkleft ")]
-    assert len(alone) == 1 and len(lines) > 4
-    assert alone[0].startswith("forkleft eval --model Qwen/Qwen3-30B-A3B ") and "--device-map auto" in alone[0]
+    assert len(alone) == 2 and len(lines) > 4
+    answer, evaluation = alone
+    assert answer.startswith("forkleft answer --config ")
+    assert "teacher_device_map: auto" in Path(answer.split("--config ")[1]).read_text()
+    assert evaluation.startswith("forkleft eval --model Qwen/Qwen3-30B-A3B ") and "--device-map auto" in evaluation
 
 
 def test_a_place_that_cannot_be_written_to_is_told_before_anything_is_there(tmp_path):

@@ -86,6 +86,29 @@ def test_benchmarks_and_limit_of_the_command_line(tmp_path):
     assert read_study(study_file(tmp_path), decoding="static").decoding == {"static": {}}
 
 
+def described(path, name):
+    path.write_text(f"name: {name}\nitems: 7\nprotocol: generated\ntemplate: plain\n")
+    return path
+
+
+def test_benchmarks_of_the_user_are_described_in_files(tmp_path, monkeypatch):
+    mine, other = described(tmp_path / "mine.yaml", "mine"), described(tmp_path / "other.yml", "other")
+    file = study_file(tmp_path, benchmarks=["lab-chain-3", "mine.yaml"])
+    study = read_study(file)
+    assert study.benchmarks == ("lab-chain-3", "mine")
+    assert study.described == {"mine": (str(mine), 7)}
+    monkeypatch.chdir(tmp_path)
+    study = read_study(file, benchmarks=["other.yml"])
+    assert (study.benchmarks, study.described) == (("other",), {"other": ("other.yml", 7)})
+    described(other, "gsm8k")
+    with pytest.raises(ForkLeftError, match=r"other.yml: there is a benchmark gsm8k already; give yours another name"):
+        read_study(file, benchmarks=["other.yml"])
+    with pytest.raises(ForkLeftError, match=r"the benchmark mine is named twice"):
+        read_study(file, benchmarks=["mine.yaml", "mine.yaml"])
+    with pytest.raises(ForkLeftError, match=r"there is no file nowhere.yaml that describes a benchmark"):
+        read_study(file, benchmarks=["nowhere.yaml"])
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
