@@ -12,7 +12,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
 from forkleft.errors import ForkLeftError
-from forkleft.files import check_writable, lock, told_of, write_json
+from forkleft.files import check_writable, lock, write_json, writing_to
 from forkleft.train.checkpoints import steps
 
 # What decides a run (`resume.py`), beside its files and in every checkpoint.
@@ -89,7 +89,7 @@ class RunFolder:
         return card.exists() and (not begun.exists() or card.stat().st_mtime_ns >= begun.stat().st_mtime_ns)
 
     def _names(self, patterns: Collection[str], own: Collection[str]) -> list[str]:
-        return sorted({path.name for one in patterns for path in self.path.glob(one)} - set(own))
+        return sorted({path.name for pattern in patterns for path in self.path.glob(pattern)} - set(own))
 
 
 def read_run(folder: Path) -> dict[str, Any] | None:
@@ -111,13 +111,13 @@ def in_main_process(find: Callable[[], Any]) -> Any:
     """What a function finds that is called in the main process alone; a ForkLeftError of it is raised in all."""
     if PartialState().num_processes == 1:
         return find()
-    told: list[Any] = [None, None]
+    shared: list[Any] = [None, None]
     if PartialState().is_main_process:
         try:
-            told = [find(), None]
+            shared = [find(), None]
         except ForkLeftError as error:
-            told = [None, str(error)]
-    found, mistake = broadcast_object_list(told)
+            shared = [None, str(error)]
+    found, mistake = broadcast_object_list(shared)
     if mistake is not None:
         raise ForkLeftError(mistake)
     return found
@@ -127,7 +127,7 @@ def in_main_process(find: Callable[[], Any]) -> Any:
 def _locked(folder: Path) -> Iterator[None]:
     check_writable(folder, _OPTION)
     with ExitStack() as stack:
-        with told_of(folder, _OPTION):
+        with writing_to(folder, _OPTION):
             folder.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context((folder / LOCK_FILE).open("a+", encoding="utf-8"))
             if not lock(file, wait=False):
