@@ -4,12 +4,12 @@ from tiny import FAMILIES, family_name, tiny_model, tiny_student
 
 from forkleft.objective import checks
 from forkleft.rollout.forward import CachedForward
-from forkleft.students import RECORDS, Family, Student
+from forkleft.students import KNOWN_FAMILIES, Family, Student
 from forkleft.students.attention import PackedLayout
 
 READOUTS, GRADIENTS, ROLLOUTS, NEIGHBOURS, LOSSES = (check.name for check in checks.CHECKS)
 # With blocks as large as real ones.
-LARGE = [RECORDS["efficient-dlm"].family, RECORDS["fast-dllm-v2"].family]
+LARGE = [KNOWN_FAMILIES["efficient-dlm"].family, KNOWN_FAMILIES["fast-dllm-v2"].family]
 
 
 def stand_in(family, dtype=torch.float32):
