@@ -44,8 +44,8 @@ def convert(
     block_size: instead of the family's usual one.
     dtype: of the written weights (default: as the source stores them; float32 for a GGUF file, which is unpacked).
 
-    Raises ForkLeftError if the source is not such a checkpoint, if the mask is an ordinary token or a token that prompts
-    use, or if `output` is not empty or cannot be written to.
+    Raises ForkLeftError if the source is not such a checkpoint, if the mask is an ordinary token or one that
+    prompts use, or if `output` is not empty or cannot be written to.
     """
     output = Path(output).expanduser()
     refuse_taken(output)

@@ -24,7 +24,7 @@ SHOWN = {
 
 
 def tokens(trajectories):
-    return [(one.tokens, one.commit_pass) for one in trajectories]
+    return [(trajectory.tokens, trajectory.commit_pass) for trajectory in trajectories]
 
 
 def sure(family):
@@ -51,7 +51,10 @@ def test_a_threshold_takes_fewer_passes(name):
     """Or the test above could not fail."""
     student = sure(KNOWN_FAMILIES[name].family)
     passes = [
-        sum(one.forwards for one in write(student, PROMPTS, decoding_of(student.family, kind), max_new_tokens=BUDGET))
+        sum(
+            trajectory.forwards
+            for trajectory in write(student, PROMPTS, decoding_of(student.family, kind), max_new_tokens=BUDGET)
+        )
         for kind in ("static", "native")
     ]
     assert passes[1] < passes[0]
