@@ -143,7 +143,7 @@ def resolve_mask_id(tokenizer: PreTrainedTokenizerBase, config: Any = None, mask
 
 
 def check_mask(tokenizer: PreTrainedTokenizerBase, mask_token: str | int) -> None:
-    """Raise ForkLeftError, naming candidates, if a token or id that somebody chose cannot be the mask.
+    """Raise ForkLeftError, naming candidates, if a token or id that the user chose cannot be the mask.
 
     An ordinary token as the mask would be missing from every text. A token that prompts hold would be filled in there.
     So a mask must be an added, special or unused token, must not be in the chat template, and must not begin or end

@@ -143,7 +143,7 @@ def plan(
 ) -> Lesson:
     """Route a question and draw its positions (paper eq. `fork` and `position-sampling`).
 
-    Raises ForkLeftError if a stop id stands before the end of response or reference, or if the objective needs a
+    Raises ForkLeftError if a stop id is before the end of response or reference, or if the objective needs a
     reference that is missing.
     """
     route = route_of(student_right, teacher_right)

@@ -52,7 +52,7 @@ _FORMULA_BEHIND = re.compile(r"\s?(?:[=+*/<>^∩∪⊂∈#]|\\[A-Za-z])|\.[A-Za-
 
 @dataclass(frozen=True)
 class _Mark:
-    """A letter that stands alone, and what is around it. begins: nothing but signs stands before it in the text."""
+    """A letter that stands alone, and what is around it. begins: only punctuation is before it in the text."""
 
     letter: str
     before: str

@@ -71,7 +71,7 @@ def _limit(kind: int, value: int) -> None:
 
 
 def _address_space() -> int:
-    """Bytes that count towards RLIMIT_AS; 0 where there is no such bound."""
+    """Bytes that count towards RLIMIT_AS; 0 on systems without that bound."""
     if sys.platform != "linux":
         return 0
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
