@@ -1,7 +1,7 @@
 """ForkLeft: teach a diffusion language model to reason like an autoregressive one.
 
 The package is read left to right, in the order in which data flows through it (`docs/architecture.md`).
-Importing it costs nothing: PyTorch and Transformers are loaded by the modules that need them.
+Importing it is cheap: PyTorch and Transformers are loaded by the modules that need them.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Whether two files, values or models are the same, and where two values differ."""
+"""Digests that tell whether two files, values or models are the same; and where two values differ."""
 
 import hashlib
 import json
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# Numbers of each parameter that are looked at.
+# How many numbers of each parameter go into a fingerprint.
 _SAMPLE = 64
-# What differs with the place a checkpoint was loaded from, or with the version that loaded it, and changes no answer.
+# Fields that depend on where a checkpoint was loaded from, or by which version. They change no answer.
 _INCIDENTAL = {"_name_or_path", "transformers_version", "_attn_implementation_autoset", "_commit_hash"}
 
 
@@ -27,17 +27,18 @@ def text_digest(text: str) -> str:
 
 
 def json_digest(value: Any) -> str:
-    """sha256 of a value that JSON can hold, whatever the order of its keys.
+    """sha256 of a value that JSON can hold. The order of keys does not matter.
 
-    Answer caches, results, checkpoints and studies on users' disks hold such digests: a value keeps its own for ever.
+    Answer caches, results, checkpoints and studies on users' disks hold such digests: the digest of a value must never
+    change.
     """
     return text_digest(json.dumps(value, sort_keys=True))
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Name, old and new value of all that differs, None where it is missing; of objects in both, their entries alone.
+    """Name, old value and new value of everything that differs; None for a value that is missing.
 
-    An entry is named by its path: `sampler.seed`.
+    Objects in both are compared entry by entry. An entry is named by its path: `sampler.seed`.
     """
     for name in {**old, **new}:
         was, now = old.get(name), new.get(name)
@@ -48,9 +49,9 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], within: str = ""
 
 
 def fingerprint(model: "PreTrainedModel", others: Iterable[str] = ()) -> str:
-    """A digest of configuration, a sample of every parameter, and `others`: other weights, another fingerprint.
+    """A digest of the configuration, a sample of every parameter, and `others`. Other weights give another fingerprint.
 
-    Parameters that are not in memory (offloaded to disk) count by name and shape alone.
+    Parameters that are not in memory (offloaded to disk) count only by name and shape.
     """
     config = {name: value for name, value in model.config.to_dict().items() if name not in _INCIDENTAL}
     digest = hashlib.sha256(json.dumps([config, *others], default=str, sort_keys=True).encode())

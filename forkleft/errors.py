@@ -1,4 +1,4 @@
-"""The exception a user's mistake raises, so that the command line can tell it from a defect of ours."""
+"""Errors for mistakes of the user, so that the command line can tell them from bugs of ours; and common checks."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,13 +17,13 @@ class DiffusionError(ForkLeftError):
 
 
 def check_choice(name: str, value: Any, known: Iterable[str]) -> None:
-    """Raise ForkLeftError, naming the option, if its value is none of those that are known."""
+    """Raise ForkLeftError, naming the option, if its value is not one of the known ones."""
     known = tuple(known)
     if value not in known:
         raise ForkLeftError(f"{name} must be one of {', '.join(known)}, found {value!r}")
 
 
 def check_count(name: str, value: Any) -> None:
-    """Raise ForkLeftError, naming the option, if its value is no whole number of at least 1."""
+    """Raise ForkLeftError, naming the option, if its value is not a whole number of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ForkLeftError(f"{name} must be a whole number of at least 1, found {value!r}")

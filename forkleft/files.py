@@ -1,5 +1,6 @@
-"""Files, for all rooms: written whole or not at all, read where lines may be torn, locked; and whether anything can be
-written where the user wants it, before hours of work end there.
+"""Files, for all rooms: writing them whole or not at all, reading files with torn lines, and locks.
+
+Also checks that the user's folder can be written to, before hours of work are lost.
 """
 
 import difflib
@@ -18,20 +19,20 @@ from forkleft.errors import ForkLeftError
 
 
 def check_writable(folder: Path, option: str = "--output") -> None:
-    """Raise ForkLeftError if a folder cannot be written to or, where it is not there yet, not be made.
+    """Raise ForkLeftError if a folder cannot be written to or, if it does not exist yet, cannot be made.
 
-    option: where the user names another.
+    option: with which the user can name another folder.
     """
     if folder.is_file():
         raise ForkLeftError(f"expected a folder to write to, found a file: {folder}; name another ({option})")
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    with told_of(folder, option), tempfile.TemporaryFile(dir=there):
+    with writing_to(folder, option), tempfile.TemporaryFile(dir=there):
         pass
 
 
 @contextmanager
-def told_of(path: Path, option: str = "--output") -> Iterator[None]:
-    """Raise ForkLeftError, naming a folder or file, for an error of the system within."""
+def writing_to(path: Path, option: str = "--output") -> Iterator[None]:
+    """Turn a system error within the block into a ForkLeftError that names the folder or file."""
     try:
         yield
     except OSError as error:
@@ -40,7 +41,7 @@ def told_of(path: Path, option: str = "--output") -> Iterator[None]:
 
 @contextmanager
 def replacing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
-    """Give each of some files a path beside it to write to. All take their names, in their order, once all are on disk.
+    """Give each file a path beside it to write to. When all are on disk, each is renamed to its file, in order.
 
     After an error the files are as they were before.
     """
@@ -57,23 +58,23 @@ def replacing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file that is there whole or not at all."""
+    """Write a file whole or not at all."""
     with replacing([path]) as staged:
         staged[path].write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file of UTF-8 that is there whole or not at all."""
+    """Write a text file in UTF-8, whole or not at all."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: Any, **style: Any) -> None:
-    """Write a file of JSON that is there whole or not at all. style: for `json.dumps`; the indent is 2 if not said."""
+    """Write a JSON file, whole or not at all. style: for `json.dumps`; the default indent is 2."""
     write_text(path, json.dumps(value, **{"indent": 2} | style) + "\n")
 
 
 def flush(path: Path) -> None:
-    """Have a file, or the names in a folder, on disk before anything relies on them."""
+    """Force a file, or the names in a folder, to disk before anything relies on them."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -84,7 +85,7 @@ def flush(path: Path) -> None:
 def read_appended(path: Path, start: int = 0) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
     """The lines of a JSON Lines file that is only ever appended to, from byte `start` on, each with its object.
 
-    None in place of an object: the line is damaged, or has no end, since it was cut or is being written.
+    None instead of an object: the line is damaged, or has no end because it was cut or is still being written.
     """
     with path.open("rb") as file:
         file.seek(start)
@@ -101,9 +102,10 @@ def _whole_object(line: bytes) -> dict[str, Any] | None:
 
 
 def lock(file: IO[Any], *, wait: bool = True) -> bool:
-    """Lock an open file, here and in processes that inherit it, until all have closed it; False if another has it.
+    """Lock an open file until this process, and all that inherit the file, have closed it. False if another holds it.
 
-    The lock is the system's, which frees it when a process ends, however that comes about. wait: for the other.
+    It is a lock of the operating system, which frees it whenever a process ends, even by a crash. wait: until another
+    process frees it.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -113,7 +115,7 @@ def lock(file: IO[Any], *, wait: bool = True) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody has locked a file. Who tries to lock it in this moment finds it taken, and may try again."""
+    """Whether a process has locked a file. Another that tries to lock it during this check may fail, and can retry."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -125,9 +127,9 @@ def is_locked(path: Path) -> bool:
 
 
 def read_jsonl(path: str | Path) -> list[tuple[str, dict[str, Any]]]:
-    """The objects of a file, each with where it stands, for messages. Empty lines are passed over.
+    """The objects of a JSON Lines file, each with its place in the file, for messages. Empty lines are skipped.
 
-    Raises ForkLeftError if there is no such file, or a line of it is not a JSON object.
+    Raises ForkLeftError if there is no such file, or if a line is not a JSON object.
     """
     path = Path(path)
     if not path.is_file():
@@ -151,8 +153,8 @@ def read_jsonl(path: str | Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def missing_yaml(path: Path, kind: str) -> ForkLeftError:
-    """The error for a recipe or another YAML file that is not there, with the nearest name beside it."""
-    there = [one.name for one in path.parent.glob("*.y*ml")]
+    """The error for a recipe or another YAML file that does not exist, with the nearest file name in that folder."""
+    there = [other.name for other in path.parent.glob("*.y*ml")]
     near = difflib.get_close_matches(path.name, there, n=1) or difflib.get_close_matches(f"{path.name}.yaml", there)
     hint = f"did you mean {path.parent / near[0]}?" if near else "the folder recipes/ of the repository has some"
     return ForkLeftError(f"there is no {kind} {path}; {hint}")

@@ -12,23 +12,23 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-# Where there is no terminal, a plain line after so many seconds.
+# Without a terminal, a plain line after so many seconds.
 _PLAIN_SECONDS = 20.0
-# A phase is worth a word where a step takes longer than this.
+# A phase is named if a step takes longer than this.
 _LONG_SECONDS = 3.0
-# How often somebody looks whether a phase takes long.
+# How often it is checked whether a phase takes long.
 _PULSE_SECONDS = 1.0
 _WIDEST_BAR, _NARROWEST_BAR = 20, 4
-# Rich's own colours of "done" and "not done" fall together where a terminal has 16 of them.
+# With only 16 colours, Rich's own colours of "done" and "not done" look the same.
 _BAR: dict[str, Any] = {"style": "bright_black", "complete_style": "cyan", "finished_style": "green"}
 
 
 class Meter:
-    """How many of a number of steps are done, the time left and gone, the phase of a long step, and some figures.
+    """Shows how many steps are done, the time left and gone, the phase of a long step, and some figures.
 
-    name: what a step is. done: steps that were done before. shown: False for a process that leaves it to another. bar:
-    False for plain lines in a terminal, too. at_ends: a plain line after the first and the last step in any case.
-    clock: gives seconds.
+    name: what a step is. total: how many there are. done: steps that were done before. shown: False for a process that
+    shows nothing, because another does. bar: False for plain lines in a terminal, too. at_ends: always print a plain
+    line after the first and the last step. clock: gives seconds.
 
     with Meter(console, "question", 960) as meter:
         meter.move(1)
@@ -51,7 +51,7 @@ class Meter:
         self._shown, self._draw, self._clock = shown, bar and console.is_terminal, clock
         self._figures, self._phase, self._slow = "", "", False
         self._before, self._at_ends = done, at_ends
-        # The start; where the estimate counts from and to; when the step and its phase began.
+        # The start; the time span that the estimate uses; when the step and its phase began.
         self._begun = self._counted_from = self._counted_to = self._step_at = self._phase_at = clock()
         self._said_at = float("-inf") if at_ends else self._begun
         self._phase_said = False
@@ -70,7 +70,7 @@ class Meter:
         self.stop()
 
     def start(self) -> None:
-        """Draw the bar, or begin to watch for what takes long."""
+        """Draw the bar, or start to watch for long phases."""
         if self._shown and self._draw:
             self._live = Live(console=self.console, get_renderable=self.picture)
             self._live.start()
@@ -78,7 +78,7 @@ class Meter:
             threading.Thread(target=self._watch, daemon=True).start()
 
     def stop(self) -> None:
-        """Leave the bar as it stands, and the terminal to others."""
+        """Stop drawing, and leave the bar as it is."""
         self._over.set()
         if self._live is not None:
             self._live.stop()
@@ -90,24 +90,26 @@ class Meter:
         self.done, self._counted_to, self._step_at = done, now, now
 
     def interrupt(self) -> None:
-        """Say that something else than a step has just ended: before the first step it is no measure of those to come,
-        between them it comes again."""
+        """Say that something that is not a step has just ended.
+
+        Before the first step, its time does not count in the estimate. Between steps it does: it will come again.
+        """
         self._step_at = self._counted_to = self._clock()
         if self.done == self._before:
             self._counted_from = self._counted_to
 
     def expect(self, left: float) -> None:
-        """Say how many seconds are left, where that is known better than from the mean of the steps so far."""
+        """Set the seconds left, if the caller knows better than the mean of the steps so far."""
         self._end_at = self._clock() + left
 
     def tell(self, figures: str) -> None:
-        """Show figures; where there is no terminal, if the last line is some time ago."""
+        """Show figures; without a terminal, only if some time has passed since the last line."""
         self._figures = figures
         if (self._at_ends and self.done == self.total) or self._clock() - self._said_at > _PLAIN_SECONDS:
             self._say(f"{self.name} {self.done} of {self.total}", figures)
 
     def phase(self, name: str) -> None:
-        """Say what is being done now; nothing, if it is empty."""
+        """Name what is being done now; empty for nothing."""
         self._phase, self._phase_at, self._phase_said = name, self._clock(), False
 
     @property
@@ -116,9 +118,9 @@ class Meter:
         return self._clock() - self._begun
 
     def left(self) -> float | None:
-        """Seconds, as the caller expects, else from the mean of all steps so far.
+        """Seconds left: as the caller expects, else from the mean of all steps so far.
 
-        None before the first step if nothing is expected, and once the estimate has run out.
+        None before the first step if the caller expects nothing, and once the estimate has run out.
         """
         if self._end_at is not None:
             left = self._end_at - self._clock()
@@ -130,7 +132,7 @@ class Meter:
         return left if left > 0 else None
 
     def picture(self) -> Group:
-        """A line for the time, which fits 80 columns, and one for the figures."""
+        """A line for the time, which fits 80 columns, and a line for the figures."""
         row = [self.name, f"{self.done}/{self.total}", *self._times(), *self._phases()]
         rest = sum(map(len, row)) + 2 * len(row)
         width = max(_NARROWEST_BAR, min(_WIDEST_BAR, self.console.width - rest))
@@ -156,7 +158,7 @@ class Meter:
             self.tick()
 
     def tick(self) -> None:
-        """Where there is no terminal: name a phase that takes long, once."""
+        """Without a terminal: name a long phase, once."""
         now = self._clock()
         lasts, silent = now - self._phase_at > _LONG_SECONDS, now - self._said_at > _PLAIN_SECONDS
         if self._phase and lasts and silent and not self._phase_said:

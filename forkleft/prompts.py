@@ -1,4 +1,4 @@
-"""Prompts: the same messages, rendered by each model's own chat template; and what is read behind a prompt."""
+"""Prompts: the same messages, rendered by each model's own chat template; and where a model is read after one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Message = dict[str, str]
 
 @dataclass(frozen=True)
 class Reading:
-    """Where a model is read: behind its own prompt ids, at positions (from 0) of a continuation. id: for errors."""
+    """Where a model is read: after its own prompt ids, at positions (from 0) of a continuation. id: for errors."""
 
     id: str
     prompt: Sequence[int]
@@ -24,10 +24,10 @@ class Reading:
 
 
 def read_template(given: str | Path, *folders: Path) -> str:
-    """A chat template: `given` itself if it is Jinja (it holds `{{` or `{%`), else what the file of that name holds.
+    """A chat template: `given` itself if it is Jinja (it holds `{{` or `{%`), else the text of the file of that name.
 
-    folders: where a relative name is looked for, in this order (default: the working folder alone). Raises
-    ForkLeftError if none of them has the file, or it holds nothing.
+    folders: where a relative name is looked for, in this order (default: only the working folder). Raises
+    ForkLeftError if none of them has the file, or if the file is empty.
     """
     if "{{" in str(given) or "{%" in str(given):
         return str(given)
@@ -36,10 +36,10 @@ def read_template(given: str | Path, *folders: Path) -> str:
     try:
         template = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        told = " or ".join(map(str, dict.fromkeys(places)))
+        tried = " or ".join(map(str, dict.fromkeys(places)))
         reason = error.strerror if isinstance(error, OSError) else error
         raise ForkLeftError(
-            f"cannot read the chat template {told}: {reason}; expected a Jinja file, or the template itself"
+            f"cannot read the chat template {tried}: {reason}; expected a Jinja file, or the template itself"
         ) from error
     if not template.strip():
         raise ForkLeftError(f"the chat template {path} is empty; expected Jinja that renders messages")
@@ -58,11 +58,11 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) 
             "take prompts as they are (--plain)"
         )
     try:
-        # Templates that know no thinking ignore the switch.
+        # Templates without a thinking mode ignore the switch.
         rendered: Any = tokenizer.apply_chat_template(
             list(messages), add_generation_prompt=True, return_dict=True, enable_thinking=False
         )
-    except Exception as error:  # a template is a program of its own, and raises what it likes
+    except Exception as error:  # a template is a program of its own, and may raise anything
         raise ForkLeftError(
             f"the chat template of {tokenizer.name_or_path!r} refuses {messages!r:.80}: {error}"
         ) from error

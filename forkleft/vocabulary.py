@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from forkleft.errors import ForkLeftError
 
-# Two tokenizers with the same table can still cut text differently (other merges, another pre-tokenizer).
+# Two tokenizers with the same tokens can still cut text differently (other merges, another pre-tokenizer).
 _ORDINARY_TEXT = (
     "Natalia sold clips to 48 of her friends in April, and then she sold half as many in May.",
     "Let $x = \\frac{3}{4}$; then $x^2 + 1 = \\boxed{\\frac{25}{16}}$.\n\n",
@@ -56,7 +56,7 @@ class Vocabulary:
         return cls(frozenset(valid), mask_id, tuple(stop_ids))
 
     def excluded(self, rows: int) -> torch.Tensor:
-        """`excluded_V`: which of the `rows` logits of an output head are not of 𝒱 and must become −inf."""
+        """`excluded_V`: which of the `rows` logits of an output head are outside 𝒱 and must become −inf."""
         excluded_V = torch.ones(rows, dtype=torch.bool)
         excluded_V[[i for i in self.valid if i < rows]] = False
         return excluded_V
@@ -80,9 +80,10 @@ def common_vocabulary(
     mask_id: int,
     stop_ids: Sequence[int],
 ) -> Vocabulary:
-    """𝒱 for a student and a teacher; `*_rows` are the rows of their output heads, which may be padded.
+    """𝒱 for a student and a teacher.
 
-    Special and added tokens may differ: they are left out. Raises ForkLeftError, naming the first tokens, if the
+    `*_rows` are the rows of their output heads, which may be padded. Special and added tokens may differ: they are left
+    out. Raises ForkLeftError, naming the first tokens, if the
     tokenizers give one id to two ordinary tokens or cut ordinary text differently.
     """
     ours, theirs = _strings(student), _strings(teacher)
@@ -95,13 +96,16 @@ def common_vocabulary(
             f"(id: student / teacher): {shown}; choose a teacher of the student's model family"
         )
     for text in _ORDINARY_TEXT:
-        one, two = (tokenizer.encode(text, add_special_tokens=False) for tokenizer in (student, teacher))
-        if one != two:
-            place = next((k for k, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+        student_ids, teacher_ids = (
+            tokenizer.encode(text, add_special_tokens=False) for tokenizer in (student, teacher)
+        )
+        if student_ids != teacher_ids:
+            pairs = enumerate(zip(student_ids, teacher_ids, strict=False))
+            place = next((k for k, (a, b) in pairs if a != b), min(len(student_ids), len(teacher_ids)))
             raise ForkLeftError(
                 f"student and teacher share token ids but cut text differently: {text!r} becomes … "
-                f"{student.convert_ids_to_tokens(one[place : place + _SHOWN])} for the student and … "
-                f"{teacher.convert_ids_to_tokens(two[place : place + _SHOWN])} for the teacher; "
+                f"{student.convert_ids_to_tokens(student_ids[place : place + _SHOWN])} for the student and … "
+                f"{teacher.convert_ids_to_tokens(teacher_ids[place : place + _SHOWN])} for the teacher; "
                 "choose a teacher of the student's model family"
             )
     valid = {i for i in shared if i < min(student_rows, teacher_rows)} - {mask_id}
@@ -114,8 +118,8 @@ def common_vocabulary(
 def resolve_mask_id(tokenizer: PreTrainedTokenizerBase, config: Any = None, mask_token: str | int | None = None) -> int:
     """The mask id: `mask_token` (a token or id) if given, else the tokenizer's, else the configuration's.
 
-    Refuses to guess: raises ForkLeftError naming candidates where neither says, where they disagree, and where
-    `mask_token` is no token for a mask (`check_mask`).
+    It never guesses. Raises ForkLeftError, naming candidates, if neither names a mask, if they disagree, or if
+    `mask_token` cannot be a mask (`check_mask`).
     """
     if mask_token is not None:
         if isinstance(mask_token, str) and mask_token not in tokenizer.get_vocab():
@@ -133,16 +137,17 @@ def resolve_mask_id(tokenizer: PreTrainedTokenizerBase, config: Any = None, mask
         if not _is_id(i):
             raise ForkLeftError(f"{name} must be a token id, found {i!r}; correct it, or say mask_token")
     if len(set(found.values())) > 1:
-        told = " but ".join(f"{name} is {_named(i, tokenizer)}" for name, i in found.items())
-        raise ForkLeftError(f"{told}; say which one to use with mask_token")
+        found_ids = " but ".join(f"{name} is {_named(i, tokenizer)}" for name, i in found.items())
+        raise ForkLeftError(f"{found_ids}; say which one to use with mask_token")
     return next(iter(found.values()))
 
 
 def check_mask(tokenizer: PreTrainedTokenizerBase, mask_token: str | int) -> None:
-    """Raise ForkLeftError, naming candidates, if a token or id that somebody chose cannot be the mask.
+    """Raise ForkLeftError, naming candidates, if a token or id that the user chose cannot be the mask.
 
-    An ordinary token would be missing from every text, and one that prompts hold would be filled in there: a mask is an
-    added or special token or an unused one, does not stand in the chat template, and neither begins nor ends texts.
+    An ordinary token as the mask would be missing from every text. A token that prompts hold would be filled in there.
+    So a mask must be an added, special or unused token, must not be in the chat template, and must not begin or end
+    texts.
     """
     i: int | None
     if isinstance(mask_token, int):
@@ -153,9 +158,9 @@ def check_mask(tokenizer: PreTrainedTokenizerBase, mask_token: str | int) -> Non
         i, token = tokenizer.get_vocab().get(mask_token), mask_token
     if reason := _unfit(tokenizer, token, i):
         others = (tokenizer.pad_token, tokenizer.unk_token)
-        fit = [(j, one) for j, one in _added(tokenizer) if one not in others and not _unfit(tokenizer, one, j)]
+        fit = [(j, other) for j, other in _added(tokenizer) if other not in others and not _unfit(tokenizer, other, j)]
         fit.sort(key=lambda name: "mask" not in name[1].lower())
-        named = ", ".join(f"{one!r} ({j})" for j, one in fit[:_SHOWN]) or "none of the tokens there are"
+        named = ", ".join(f"{other!r} ({j})" for j, other in fit[:_SHOWN]) or "none of the tokens there are"
         raise ForkLeftError(
             f"{token!r}{'' if i is None else f' (id {i})'} cannot be the mask: {reason}; expected an added token that "
             f"prompts do not use, or an unused id; candidates: {named}"
@@ -167,9 +172,9 @@ def resolve_stop_ids(
 ) -> tuple[int, ...]:
     """The ids that end a response, in order: the end of a turn, the tokenizer's EOS, and what the configurations list.
 
-    The end of a turn is that of the tokenizer's chat template; it comes first because references are ended with the
-    first. `config`, the model's, is asked only where the generation configuration lists nothing. Raises ForkLeftError
-    if nobody names one.
+    The end of a turn is that of the tokenizer's chat template. It comes first, because references end with the first
+    stop id. `config`, the model's, is used only if the generation configuration lists nothing. Raises ForkLeftError if
+    there is no stop id at all.
     """
     known, template = tokenizer.get_vocab(), str(tokenizer.chat_template or "")
     stop_ids = [known[token] for token in _TURN_ENDS if token in known and token in template]
@@ -220,7 +225,7 @@ def _named(i: int, tokenizer: PreTrainedTokenizerBase | None) -> str:
 
 def _mask_candidates(tokenizer: PreTrainedTokenizerBase) -> str:
     added = tokenizer.added_tokens_decoder
-    # A mask token is an added one; pieces of ordinary words come after those.
+    # A mask token is usually an added token, so pieces of ordinary words come last.
     names = sorted(
         ((i, token) for token, i in tokenizer.get_vocab().items() if "mask" in token.lower() and not token.isalpha()),
         key=lambda name: (name[0] not in added, name),

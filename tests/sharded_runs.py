@@ -71,7 +71,7 @@ def main(output, view):
     dist.all_gather_object(everything, tokens)
     gradients = {name: parameter.grad.full_tensor() for name, parameter in student.model.named_parameters()}
     if rank == 0:
-        found = {"tokens": [one for part in everything for one in part], "loss": loss, "gradients": gradients}
+        found = {"tokens": [tokens for part in everything for tokens in part], "loss": loss, "gradients": gradients}
         torch.save(found, output)
     dist.destroy_process_group()
 

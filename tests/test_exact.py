@@ -13,9 +13,9 @@ class Dtypes(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, arguments=(), settings=None):
         out = function(*arguments, **settings or {})
-        for one in out if isinstance(out, tuple | list) else (out,):
-            if isinstance(one, torch.Tensor) and one.is_floating_point():
-                self.seen.add(one.dtype)
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+                self.seen.add(tensor.dtype)
         return out
 
 

@@ -94,7 +94,7 @@ def test_a_file_is_written_whole_or_left_as_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         write_bytes(path, b"new")
-    assert [(one.name, one.read_text(encoding="utf-8")) for one in tmp_path.iterdir()] == [
+    assert [(path.name, path.read_text(encoding="utf-8")) for path in tmp_path.iterdir()] == [
         ("file", '{"a": 1, "b": "ä"}\n')
     ]
 

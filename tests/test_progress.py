@@ -120,13 +120,13 @@ def test_without_a_terminal_there_is_a_line_now_and_then(at_ends):
         meter.move(step)
         meter.tell(FIGURES)
     lines = meter.console.file.getvalue().splitlines()
-    told = [int(line.split()[1]) for line in lines]
+    steps = [int(line.split()[1]) for line in lines]
     if at_ends:
-        assert told == [*range(1, 41, 3), 41]
+        assert steps == [*range(1, 41, 3), 41]
         assert lines[0] == f"update 1 of 41  0:04:40 left, 0:00:07 gone  {FIGURES}"
         assert lines[-1] == f"update 41 of 41  0:04:47 gone  {FIGURES}"
     else:
-        assert told == [*range(3, 41, 3)]
+        assert steps == [*range(3, 41, 3)]
 
 
 def test_without_a_terminal_a_long_phase_is_named_once():

@@ -55,10 +55,10 @@ def evaluate(folder):
 def as_of_here(folder, fresh):
     """Let results say that they were measured with the packages of today, which others are not mixed with."""
     for name in (CONFIGURATION, SUMMARY):
-        old, new = (json.loads((one / name).read_text(encoding="utf-8")) for one in (folder, fresh))
-        told, today = (one.get("configuration", one) for one in (old, new))
-        told["versions"] = today["versions"]
-        told["model"]["fingerprint"] = today["model"]["fingerprint"]
+        old, new = (json.loads((place / name).read_text(encoding="utf-8")) for place in (folder, fresh))
+        before, today = (part.get("configuration", part) for part in (old, new))
+        before["versions"] = today["versions"]
+        before["model"]["fingerprint"] = today["model"]["fingerprint"]
         (folder / name).write_text(json.dumps(old, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -101,7 +101,7 @@ def test_kept_answers_are_not_asked_for(written):
     teacher = SimpleNamespace(identity=TEACHER)
     asked = [[{"role": "user", "content": question.prompt}] for question in islice(training_stream(1), 12)]
     found = cached_answers(teacher, AnswerCache(path), asked, max_new_tokens=64)
-    assert sorted(one.text for one in found) == sorted(json.loads(line)["text"] for line in before.splitlines())
+    assert sorted(answer.text for answer in found) == sorted(json.loads(line)["text"] for line in before.splitlines())
     assert found[2].text == "b=2*2=4;c=4+5=9;#9"
     assert path.read_bytes() == before
 
@@ -155,7 +155,7 @@ def test_a_study_is_finished_and_shows(written):
 def test_the_results_of_a_study_are_read_without_its_cells():
     found = load_results(BEFORE / "study" / "order" / "results.json")
     assert found.name == "order" and found.of_arm("high", "static")[1]["lab-chain-3"].sum() == 2
-    (cell,) = [one for one in found.cells.values() if one.kind == "teacher"]
+    (cell,) = [cell for cell in found.cells.values() if cell.kind == "teacher"]
     assert cell.measured[0].verdicts.all()
 
 

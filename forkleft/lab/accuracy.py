@@ -20,7 +20,7 @@ from forkleft.evaluate.benchmarks import ItemSet
 from forkleft.evaluate.evaluation import run_evaluation
 from forkleft.evaluate.protocols import Settings
 from forkleft.evaluate.results import Record, Results, read_results
-from forkleft.files import told_of
+from forkleft.files import writing_to
 from forkleft.lab.benchmarks import lab_set
 from forkleft.lab.models import BATCH_SIZE, LabModel, Tally, load_model
 
@@ -51,7 +51,7 @@ def print_accuracy(
     ForkLeftError names what exists.
     """
     if records is not None:
-        with told_of(records, "--records"):
+        with writing_to(records, "--records"):
             records.open("a", encoding="utf-8").close()
     items = {name: lab_set(name) for name in sets}
     loaded = [load_model(name) for name in models]

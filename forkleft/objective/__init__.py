@@ -1,1 +1,1 @@
-"""The objective: what is read of both models, and the losses on it."""
+"""The objective: what is read from both models, and the losses on it."""

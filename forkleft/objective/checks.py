@@ -1,9 +1,9 @@
-"""Does the maths hold on this device, in this precision, with this attention? `forkleft doctor` asks.
+"""Is the maths right on this device, in this precision, with this attention? `forkleft doctor` runs these checks.
 
-Each check computes something twice: the way ForkLeft does, and the plain way, which is slow and obviously right. What
-remains between the two must be rounding. How far rounding reaches depends on width, depth, vocabulary and precision, so
-it is measured on the same model: the plain way is run again with the rounding errors that a layer may make. Run it once
-on a new machine.
+Each check computes something twice: in ForkLeft's way, and in the plain way, which is slow and obviously right. The
+difference must be rounding. Rounding errors depend on width, depth, vocabulary and precision, so they are measured on
+the same model: the plain way is run again with the rounding errors that a layer may make. Run the checks once on a new
+machine.
 
 Shapes: T tokens, S positions that are read, V words.
 """
@@ -24,16 +24,16 @@ from forkleft.rollout import generate
 from forkleft.students import Family, Student
 from forkleft.students.attention import ATTENTION_NAME
 
-# A difference is rounding if it is at most so many times what rounding does to the plain way.
+# A difference is rounding if it is at most this many times what rounding does to the plain way.
 _MULTIPLE = 4.0
 _PASSES = 2
-# Words of the output head that are turned to float64 at a time.
+# So many words of the output head are converted to float64 at a time.
 _CHUNK = 8192
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A check: what was compared, the largest difference, what rounding explains, and what it means."""
+    """The result of a check: what was compared, the largest difference, what rounding explains, and what it means."""
 
     name: str
     difference: float
@@ -48,7 +48,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """Something that is computed in our way and in the plain way; returns the largest difference and its bound."""
+    """Something that is computed in our way and in the plain way. It returns the largest difference and its bound."""
 
     name: str
     meaning: str
@@ -56,9 +56,9 @@ class Check:
 
 
 def examine(student: Student, begin: Callable[[str], None] = lambda name: None) -> list[Finding]:
-    """All checks with a student, where and in which precision it is. Its weights stay as they are.
+    """Run all checks with a student, on its device and in its precision. Its weights stay as they are.
 
-    begin: told the name of each check before it runs.
+    begin: called with the name of each check before it runs.
     """
     findings = []
     for check in CHECKS:
@@ -66,14 +66,14 @@ def examine(student: Student, begin: Callable[[str], None] = lambda name: None) 
         try:
             difference, bound = check.run(student)
             findings.append(Finding(check.name, difference, bound, check.meaning))
-        except Exception as error:  # whatever a kernel of this device raises is what is to be found out
-            told = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            findings.append(Finding(check.name, float("nan"), float("nan"), told))
+        except Exception as error:  # a kernel of this device may raise anything; this is what the check is for
+            message = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            findings.append(Finding(check.name, float("nan"), float("nan"), message))
     return findings
 
 
 def stand_in(dtype: torch.dtype, device: str) -> Student:
-    """A small random student, for those who have no checkpoint at hand."""
+    """A small random student, if there is no checkpoint at hand."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=512,
@@ -88,7 +88,7 @@ def stand_in(dtype: torch.dtype, device: str) -> Student:
         bos_token_id=None,
         eos_token_id=None,
     )
-    # Transformers declares `to` as a function of the model too.
+    # Transformers declares `to` as if it also took the model.
     model = Qwen3ForCausalLM(config).to(device, dtype).eval()  # type: ignore[arg-type]
     return Student.from_model(model, Family("block", 8), 511, [510])
 
@@ -105,7 +105,7 @@ def _readouts(student: Student) -> tuple[float, float]:
 
 
 def _gradients(student: Student) -> tuple[float, float]:
-    """Of the input embeddings, through which everything flows; relative to the largest."""
+    """Compare gradients of the input embeddings, through which everything flows; relative to the largest."""
     readings = _readings(student)
     targets = [reading.response[i] for reading in readings for i in reading.positions]
     weight: Any = student.model.get_input_embeddings().weight
@@ -127,7 +127,7 @@ def _gradients(student: Student) -> tuple[float, float]:
 
 
 def _rollouts(student: Student) -> tuple[float, float]:
-    """Watch a rollout pass by pass: its entropies at commit against those of the whole canvas encoded anew."""
+    """Compare, in every pass of a rollout, the entropies at commit with those of the whole canvas, computed anew."""
     prompts, mask_id, budget = _prompts(student), student.vocabulary.mask_id, _budget(student)
     canvases = [[mask_id] * budget for _ in prompts]
     sequences: list[_Sequence] = []
@@ -148,20 +148,20 @@ def _rollouts(student: Student) -> tuple[float, float]:
 
 
 def _neighbours(student: Student) -> tuple[float, float]:
-    """Entropies of prompts written together and alone, as long as they wrote the same."""
+    """Compare the entropies of prompts written together and alone, as long as they write the same tokens."""
     prompts, mask_id, budget = _prompts(student), student.vocabulary.mask_id, _budget(student)
     settings: dict[str, Any] = {"order": "high_entropy", "passes": _PASSES, "max_new_tokens": budget}
     together = generate(student, prompts, **settings)
     differences = []
-    for prompt, one in zip(prompts, together, strict=True):
-        (two,) = generate(student, [prompt], **settings)
-        pairs = zip(one.tokens, two.tokens, strict=False)
-        same = next((k for k, (a, b) in enumerate(pairs) if a != b), min(len(one.tokens), len(two.tokens)))
-        if same < len(one.tokens):
-            # A tie that rounding breaks differently changes what follows, but nothing before its own block.
+    for prompt, beside in zip(prompts, together, strict=True):
+        (alone,) = generate(student, [prompt], **settings)
+        pairs = zip(beside.tokens, alone.tokens, strict=False)
+        same = next((k for k, (a, b) in enumerate(pairs) if a != b), min(len(beside.tokens), len(alone.tokens)))
+        if same < len(beside.tokens):
+            # Rounding may break a tie differently. This changes what follows, but nothing before the block of the tie.
             same = max(0, student.family.window(len(prompt) + same, len(prompt))[0] - len(prompt))
-        differences += [a - b for a, b in zip(one.entropy[:same], two.entropy[:same], strict=True)]
-    # As far as rounding reaches in the first pass over each prompt.
+        differences += [a - b for a, b in zip(beside.entropy[:same], alone.entropy[:same], strict=True)]
+    # What rounding does in the first pass over each prompt.
     sequences = [_canvas(student, prompt, [mask_id] * budget, range(budget)) for prompt in prompts]
     with torch.no_grad():
         plain_S, rounded_S = (_entropy(_plain_log_probs(student, sequences, rounded=r)) for r in (False, True))
@@ -169,7 +169,7 @@ def _neighbours(student: Student) -> tuple[float, float]:
 
 
 def _losses(student: Student) -> tuple[float, float]:
-    """Our way and full logits, both against float64: ours may err by a small multiple of what full logits do."""
+    """Compare our way and full logits with float64. Our error may be a small multiple of that of full logits."""
     weight_VD = student.head_weight.detach()
     generator = torch.Generator().manual_seed(0)
     shape = (12, weight_VD.shape[1])
@@ -187,7 +187,7 @@ def _losses(student: Student) -> tuple[float, float]:
         return logits_SV.masked_fill(excluded_V, float("-inf")).log_softmax(-1)
 
     def exact(rows_SD: torch.Tensor) -> torch.Tensor:
-        # In parts: the whole head in float64 may be too large. On the CPU: some devices know no float64.
+        # In parts: the whole head in float64 may be too large. On the CPU: some devices have no float64.
         parts = [rows_SD.cpu().double() @ part.cpu().double().T for part in weight_VD[:words].split(_CHUNK)]
         return torch.cat(parts, dim=1).masked_fill(excluded_V.cpu(), float("-inf")).log_softmax(-1)
 
@@ -196,7 +196,9 @@ def _losses(student: Student) -> tuple[float, float]:
     full = [column.cpu().double() for column in _head_numbers(plain(hidden_SD), plain(teacher_SD), targets_S)]
     # The numbers themselves are rounded to float32 at best.
     last = torch.finfo(ours.nll_S.dtype).eps * max(column.abs().max().item() for column in expected)
-    errors = ([_apart(one, two) for one, two in zip(columns, expected, strict=True)] for columns in (found, full))
+    errors = (
+        [_apart(column, right) for column, right in zip(columns, expected, strict=True)] for columns in (found, full)
+    )
     difference, rounding = map(_largest, errors)
     return difference, _MULTIPLE * (rounding + last)
 
@@ -228,7 +230,7 @@ CHECKS = (
 
 
 def _readings(student: Student) -> list[Reading]:
-    """Responses that reach over two blocks, read at their borders and within."""
+    """Responses that cover two blocks, read at the borders of these and inside."""
     valid = sorted(student.vocabulary.valid - set(student.vocabulary.stop_ids))
     size, length = student.family.block_size, _budget(student)
     positions = sorted({0, size - 1, size, length - 2})
@@ -256,29 +258,34 @@ def _canvas(student: Student, prompt: Sequence[int], canvas: Sequence[int], writ
 def _plain_rows(student: Student, readings: Sequence[Reading], *, rounded: bool) -> torch.Tensor:
     """`logp_SV`: each position of each reading with a sequence of its own."""
     query = [student.vocabulary.mask_id] * (1 - student.family.shift)
-    rows = [([*one.prompt, *one.response[:i], *query], len(one.prompt)) for one in readings for i in one.positions]
+    rows = [
+        ([*reading.prompt, *reading.response[:i], *query], len(reading.prompt))
+        for reading in readings
+        for i in reading.positions
+    ]
     return _plain_log_probs(student, [_Sequence(ids, n, [len(ids) - 1]) for ids, n in rows], rounded=rounded)
 
 
 def _plain_log_probs(student: Student, sequences: Sequence[_Sequence], *, rounded: bool) -> torch.Tensor:
     """`logp_SV` at the places of whole sequences, through Transformers' own attention, with the masks written out.
 
-    rounded: with the rounding errors of a layer added once more in every layer, which shows how far rounding reaches.
+    rounded: add the rounding errors of a layer once more in every layer, which shows how large their effect is.
     """
-    length = max(len(one.ids) for one in sequences)
+    length = max(len(sequence.ids) for sequence in sequences)
     ids_BT = torch.full((len(sequences), length), student.vocabulary.mask_id)
-    # What fills a row up sees itself alone, and nobody sees it.
+    # Padding sees only itself, and no other token sees it.
     mask_BTT = torch.eye(length, dtype=torch.bool).repeat(len(sequences), 1, 1)
-    for row, one in enumerate(sequences):
-        end = len(one.ids)
-        ids_BT[row, :end] = torch.tensor(one.ids)
-        blocks = torch.tensor([student.family.block_of(p, one.prompt_length) for p in range(end)])
+    for row, sequence in enumerate(sequences):
+        end = len(sequence.ids)
+        ids_BT[row, :end] = torch.tensor(sequence.ids)
+        blocks = torch.tensor([student.family.block_of(p, sequence.prompt_length) for p in range(end)])
         mask_BTT[row, :end, :end] = blocks[None, :] <= blocks[:, None]
     with _stock_attention(student), _rounding(student) if rounded else nullcontext():
         hidden_BTD = student.model.base_model(
             input_ids=ids_BT.to(student.device), attention_mask=mask_BTT[:, None].to(student.device), use_cache=False
         ).last_hidden_state
-    rows, places = zip(*((row, place) for row, one in enumerate(sequences) for place in one.places), strict=True)
+    read = [(row, place) for row, sequence in enumerate(sequences) for place in sequence.places]
+    rows, places = zip(*read, strict=True)
     return student.logits(hidden_BTD[list(rows), list(places)]).log_softmax(-1)
 
 
@@ -293,15 +300,15 @@ def _stock_attention(student: Student) -> Iterator[None]:
 
 @contextmanager
 def _rounding(student: Student) -> Iterator[None]:
-    """Change the embeddings, the output of every layer and their gradients at random, by as much as rounding may.
+    """Change the embeddings, the output of every layer and their gradients at random, by as much as rounding could.
 
     A number is rounded to the precision of the weights when it is written. Before that it went through the seven matrix
-    products of a layer, each a sum over `width`, in float32 at best: errors that add up like a random walk. They are as
-    large as what is summed, not as the sum, hence relative to the mean size of the row.
+    products of a layer, each a sum over `width`, in float32 at best: these errors add up like a random walk. Their size
+    follows the summands, not the sum, so they are relative to the mean size of the row.
     """
     generator = torch.Generator().manual_seed(0)
     written = torch.finfo(student.model.dtype).eps
-    # Norms of stock models compute in float32, also where the weights are more precise.
+    # Norms of stock models compute in float32, even if the weights are more precise.
     summed = math.sqrt(7 * student.model.config.hidden_size) * torch.finfo(torch.float32).eps
 
     def rounded(values: torch.Tensor) -> torch.Tensor:
@@ -339,11 +346,11 @@ def _entropy(logp_SV: torch.Tensor) -> torch.Tensor:
     return -(logp_SV.exp() * logp_SV.nan_to_num(neginf=0.0)).sum(-1)
 
 
-def _apart(one: torch.Tensor, two: torch.Tensor) -> float:
-    """The largest difference; equal infinities are no difference."""
-    return torch.where(one == two, 0.0, (one.detach() - two.detach()).abs()).max().item()
+def _apart(left: torch.Tensor, right: torch.Tensor) -> float:
+    """The largest difference. Equal infinities do not differ."""
+    return torch.where(left == right, 0.0, (left.detach() - right.detach()).abs()).max().item()
 
 
 def _largest(differences: Sequence[float]) -> float:
-    """In size; NaN if there is one."""
+    """The largest absolute value; NaN if any of them is NaN."""
     return torch.tensor(differences, dtype=torch.float64).abs().max().item()

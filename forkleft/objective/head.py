@@ -1,4 +1,4 @@
-"""Losses at the output head, exact at 152k words without holding the table of all rows (design: a loss in chunks).
+"""Losses at the output head: exact for 152k words, without a table of all rows (design: a loss in chunks).
 
 For rows of hidden states h_s and the head W, with p_s = softmax(W h_s) over 𝒱, one primitive gives per row
 
@@ -7,15 +7,15 @@ For rows of hidden states h_s and the head W, with p_s = softmax(W h_s) over �
 - confidence ℓ_s = max_u log p_s(u)         live
 - entropy    H(p_s)                         fixed, like everything of the teacher
 
-so that cross-entropy, KL, their mixtures and the ranking loss all come out of it by arithmetic on short vectors. The
-gradient at the logits is, with upstream gradients g (paper eq. `klgradient`, `mixgradient`),
+so that cross-entropy, KL, their mixtures and the ranking loss follow by arithmetic on short vectors. The gradient
+at the logits is, with upstream gradients g (paper eq. `klgradient`, `mixgradient`),
 
     (g_nll + g_kl − g_conf) p  −  g_nll e_y  −  g_kl t  +  g_conf e_max.
 
-Rows are taken a few at a time: projected, normalised, reduced, forgotten; the backward projects them again. Only a few
-tables of one chunk exist at a time. Products run in the precision of the head (under autocast, in its precision), and
-everything after them is at least float32. On CUDA the products of low-precision operands come out in float32 as well;
-elsewhere they are rounded as the model's own head would round them.
+Rows are processed a few at a time: projected, normalised, reduced, and dropped. The backward projects them again. Only
+a few tables of one chunk exist at a time. Products run in the precision of the head (or that of autocast), and
+everything after them is at least float32. On CUDA the products of low-precision operands give float32 as well; on other
+devices they are rounded as the model's own head would round them.
 
 Shapes: S rows, of which the first K have a teacher; C rows of a chunk, V words, D and E the widths of student and
 teacher.
@@ -30,7 +30,8 @@ from torch.autograd.function import once_differentiable
 
 from forkleft.errors import ForkLeftError
 
-# Numbers in one buffer: 55 rows of 152k words. Fewer read the head more often, more leave the processor's cache.
+# Numbers in one buffer: 55 rows of 152k words. With fewer, the head is read more often; more do not fit into the
+# processor's cache.
 _CHUNK_NUMBERS = 2**23
 
 
@@ -44,7 +45,7 @@ class TeacherRows:
 
 @dataclass(frozen=True)
 class HeadRows:
-    """What is known of each row, and against the teacher of each of the first K."""
+    """The numbers of each row and, against the teacher, of each of the first K."""
 
     nll_S: torch.Tensor
     confidence_S: torch.Tensor
@@ -64,9 +65,9 @@ def head_rows(
 ) -> HeadRows:
     """Losses, entropy and confidence of every row; gradients flow to `hidden_SD` and `weight_VD`.
 
-    targets_S: y_s, ids within 𝒱. excluded_V: which ids are not of 𝒱 and get −inf in both models; heads may have more
-    rows than V, which are not of 𝒱 either. merged_ids: ids of 𝒱 that count as one event in the KL (the stop ids, where
-    the models name EOS differently). Raises ForkLeftError if shapes disagree.
+    targets_S: y_s, ids within 𝒱. excluded_V: which ids are outside 𝒱 and get −inf in both models; rows of a head beyond
+    V are outside 𝒱 too. merged_ids: ids of 𝒱 that count as one event in the KL (the stop ids, if the models have
+    different EOS tokens). Raises ForkLeftError if shapes disagree.
     """
     words, device = len(excluded_V), hidden_SD.device
     if teacher is None:
@@ -78,7 +79,7 @@ def head_rows(
     excluded = excluded_V.nonzero().flatten().to(device)
     merged = torch.tensor(merged_ids, dtype=torch.long, device=device)
     with torch.autocast(device.type, enabled=False):
-        # The cast of the hidden states is small and autograd's; that of the head is made anew in each direction.
+        # Autograd handles the cast of the hidden states, which is small. The head is cast again in each direction.
         return HeadRows(
             *_HeadRows.apply(hidden_SD.to(precision), weight_VD, targets_S.to(device), words, excluded, merged, teacher)
         )
@@ -146,7 +147,7 @@ class _HeadRows(torch.autograd.Function):
             if len(merged):
                 t_CV[:, merged] = _shared(t_CV[:, merged], logp_CV[:, merged])
                 log_t_CV[:, merged] = t_CV[:, merged].log().nan_to_num(neginf=0.0)
-            # A sum of rounded terms can miss 0 from below; the divergence cannot.
+            # A sum of rounded terms can fall below 0; the divergence cannot.
             kl_K[part] = log_t_CV.sub_(logp_CV).mul_(t_CV).sum(dim=-1).clamp_(min=0)
         ctx.save_for_backward(hidden_SD, weight_VD, targets_S, excluded, merged, best_S, norm_S, teacher_norm_K)
         ctx.words, ctx.teacher = words, teacher
@@ -169,7 +170,7 @@ class _HeadRows(torch.autograd.Function):
         g_all_S[: len(g_kl_K)] += g_kl_K
         cast_VD = weight_VD[:words].to(hidden_SD.dtype)
         hidden_grad_SD = torch.empty_like(hidden_SD)
-        # Summed over the chunks, so in the precision of the reductions until the end.
+        # A sum over the chunks, so it keeps the precision of the reductions until the end.
         weight_grad_VD = torch.zeros_like(weight_VD, dtype=norm_S.dtype) if ctx.needs_input_grad[1] else None
         p_buffer, t_buffer = _buffers(hidden_SD, words, 2)
         for part, with_teacher in _chunks(len(hidden_SD), len(g_kl_K), words):
@@ -202,7 +203,7 @@ def _chunk_rows(words: int) -> int:
 
 
 def _chunks(rows: int, taught: int, words: int) -> Iterator[tuple[slice, bool]]:
-    """Slices of the rows with a teacher, then of those without, and which they are."""
+    """Slices of the rows with a teacher, then of those without; each with whether it has a teacher."""
     size = _chunk_rows(words)
     for first, last, with_teacher in ((0, taught, True), (taught, rows, False)):
         for start in range(first, last, size):
@@ -218,7 +219,7 @@ def _buffers(hidden_SD: torch.Tensor, words: int, count: int) -> list[torch.Tens
 def _project(
     hidden_CD: torch.Tensor, weight_VD: torch.Tensor, excluded: torch.Tensor, buffer: torch.Tensor
 ) -> torch.Tensor:
-    """Logits of a chunk in the buffer, −inf outside 𝒱. The product runs where the head is, which may be elsewhere."""
+    """Logits of a chunk in the buffer, −inf outside 𝒱. The product runs on the device of the head."""
     logits_CV = buffer[: len(hidden_CD)]
     hidden_CD = hidden_CD.to(weight_VD.device, weight_VD.dtype)
     if weight_VD.dtype == buffer.dtype and weight_VD.device == buffer.device:
@@ -231,7 +232,7 @@ def _project(
 
 
 def _shared(t_CM: torch.Tensor, logits_CM: torch.Tensor) -> torch.Tensor:
-    """The teacher's mass on the merged ids, shared out among them in the student's proportions.
+    """The teacher's mass on the merged ids, divided among them in the student's proportions.
 
     KL to this fixed target equals, in value and gradient, KL between the distributions with the ids as one event.
     """

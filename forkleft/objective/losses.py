@@ -7,7 +7,7 @@ import torch
 
 
 def selected_mean(loss_S: torch.Tensor) -> torch.Tensor:
-    """A_S(f): the mean over the selected positions, 0 where none is selected (paper eq. `selected-mean`)."""
+    """A_S(f): the mean over the selected positions, 0 if none is selected (paper eq. `selected-mean`)."""
     return loss_S.sum() / max(1, len(loss_S))
 
 

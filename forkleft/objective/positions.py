@@ -21,7 +21,7 @@ def check_rho(rho: float) -> None:
 
 def selection_size(length: int, rho: float) -> int:
     """n = min(⌈ρL⌉, |E|) (paper eq. `position-sampling`)."""
-    # In decimals, as ρ was written: in floating point 0.1 · 30 exceeds 3, and its ceiling would be 4.
+    # In decimals, as ρ is written: in floating point 0.1 · 30 is above 3, and its ceiling would be 4.
     return min(math.ceil(Decimal(repr(float(rho))) * length), max(0, length - 1))
 
 
@@ -30,8 +30,8 @@ def select_positions(
 ) -> list[int]:
     """S = U ∪ {e}, in ascending order: n of the candidates, uniformly without replacement, and a real EOS.
 
-    The draw is a function of (seed, update, question, stream), length and ρ alone, so it does not depend on processes,
-    batch order or resume. `stream` tells the response from the reference, which are drawn independently.
+    The draw depends only on (seed, update, question, stream), length and ρ: not on processes, batch order or resuming.
+    `stream` separates the response from the reference, which are drawn independently.
     """
     check_rho(rho)
     generator = keyed_generator(seed, update, question, stream)

@@ -8,10 +8,10 @@
 
 A same-position head is read at the masked target; a shifted head one position before it, without a mask query.
 
-For block attention many positions of many questions are read in one forward, exactly (`students/attention.py`). With
-full attention every token depends on every other, so each position is a sequence of its own.
+With block attention, one forward reads many positions of many questions exactly (`students/attention.py`). With full
+attention every token depends on every other, so each position needs its own sequence.
 
-The functions return hidden states, to be turned into distributions by the output head at these rows only. Positions
+The functions return hidden states. The output head turns only these rows into distributions. Positions
 are 0-based in the continuation (the paper counts from 1).
 
 Shapes: S positions read in all, question by question; the hidden states are `(S, width)`.
@@ -31,12 +31,12 @@ Geometry = Literal["truncated", "canvas"]
 View = Literal["prefix", "target_masked"]
 ReadAttention = Literal["native", "full"]
 
-# Tokens in one forward of a fully attending student, whose positions are sequences of their own.
+# Tokens in one forward of a student with full attention, where each position is a sequence of its own.
 _SEQUENCE_TOKENS = 32_768
 
 
 def check_reading(geometry: str, attention: str = "native") -> None:
-    """Raise ForkLeftError if there is no such geometry or attention of the prefix readout."""
+    """Raise ForkLeftError for an unknown geometry or attention of the prefix readout."""
     check_choice("geometry", geometry, get_args(Geometry))
     check_choice("attention", attention, get_args(ReadAttention))
 
@@ -67,7 +67,7 @@ def target_masked_hidden(student: Student, readings: Sequence[Reading], *, budge
 def all_mask_hidden(student: Student, readings: Sequence[Reading], *, budget: int) -> torch.Tensor:
     """Hidden states of p^mask_θ,i: the prompt and masks for the whole response budget; no gradient.
 
-    Under block-causal attention the canvas ends with the last block that is read, which changes nothing before it.
+    With block-causal attention the canvas ends with the last block that is read; later blocks would change nothing.
     """
     family, mask = student.family, student.vocabulary.mask_id
     streams, wanted = [], []
@@ -131,7 +131,7 @@ def _packed_stream(
             ids = clean[start:target] + [mask] * (1 - family.shift)
         wanted.append((len(replicas), offset - family.shift))
         replicas.append(Replica(ids, start, family.block_of(target, prompt)))
-    # Replicas see the blocks before their own, so the clean stream ends where the last of their blocks begins.
+    # Replicas see the blocks before their own, so the clean stream can end where the last of their blocks begins.
     clean = clean[:needed]
     return Stream(clean, [family.block_of(position, prompt) for position in range(needed)], replicas), wanted
 
@@ -139,7 +139,7 @@ def _packed_stream(
 def _read_sequences(
     student: Student, readings: Sequence[Reading], view: View, geometry: Geometry, budget: int
 ) -> torch.Tensor:
-    """One fully attending sequence for each position, as many in a forward as `_SEQUENCE_TOKENS` allow."""
+    """One sequence with full attention for each position; in a forward, as many as `_SEQUENCE_TOKENS` allow."""
     mask, shift = student.vocabulary.mask_id, student.family.shift
     sequences, wanted = [], []
     for reading in readings:
@@ -161,13 +161,13 @@ def _read_sequences(
         chosen = slice(start, start + size)
         layout = PackedLayout(sequences[chosen], student.device)
         rows = [first + row for first, row in zip(layout.clean_index, wanted[chosen], strict=True)]
-        one_each = [Reading(one.id, one.prompt, one.response, [0]) for one in owners[chosen]]
+        one_each = [Reading(owner.id, owner.prompt, owner.response, [0]) for owner in owners[chosen]]
         parts.append(_hidden_rows(student, layout, rows, one_each))
     return torch.cat(parts)
 
 
 def _hidden_rows(student: Student, layout: PackedLayout, rows: list[int], readings: Sequence[Reading]) -> torch.Tensor:
-    """The wanted rows of a forward, which belong to the positions of the readings in order."""
+    """The wanted rows of a forward. They belong to the positions of the readings, in order."""
     hidden_ND = student.hidden(layout.ids_N, layout.positions_N, layout)
     hidden_SD = hidden_ND[torch.tensor(rows, device=hidden_ND.device)]
     if not (finite_S := hidden_SD.detach().isfinite().all(dim=-1)).all():
@@ -180,7 +180,7 @@ def _hidden_rows(student: Student, layout: PackedLayout, rows: list[int], readin
 
 
 def _nothing(student: Student) -> torch.Tensor:
-    """No rows, from a forward of one token, so that a process that has nothing to read takes part with the others."""
+    """No rows, from a forward of one token: a process with nothing to read must still take part with the others."""
     layout = PackedLayout([Stream([student.vocabulary.mask_id], [0])], student.device)
     return student.hidden(layout.ids_N, layout.positions_N, layout)[:0]
 

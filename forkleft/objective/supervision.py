@@ -1,7 +1,8 @@
-"""Supervision: how each question is taught. A `Lesson` is a question with its route and all that is drawn for it, fixed
-before an update begins.
+"""Supervision: how each question is taught.
 
-Beside the routes of the paper there are the objectives of its shared subset, which treat every question alike: `opd`
+A `Lesson` is a question with its route and all its random draws, fixed before an update begins.
+
+Besides the routes of the paper there are the objectives of its shared subset, which treat all questions alike: `opd`
 (KL on the student's own prefixes), `sft` (cross-entropy on the reference), `sft+opd` (their sum). A fourth, `mix`, puts
 the mixture of both targets (paper eq. `mixgradient`) under the reference's prefixes.
 
@@ -21,7 +22,7 @@ from forkleft.objective.routes import Route, route_of
 from forkleft.prompts import Reading
 
 Supervision = Literal["routed", "opd", "sft", "sft+opd", "mix"]
-# What a content loss is made of: cross-entropy on the student's own tokens, KL to the teacher on the student's
+# The terms of a content loss: cross-entropy on the student's own tokens, KL to the teacher on the student's
 # prefixes, cross-entropy on the reference, or the mixture on the reference.
 Term = Literal["own", "teacher", "reference", "mixture"]
 
@@ -42,12 +43,12 @@ _REFERENCE_TERMS = {"reference", "mixture"}
 
 @dataclass(frozen=True)
 class ObjectiveSettings:
-    """The constants of the method and the arms that the paper compares.
+    """The constants of the method, and the variants that the paper compares.
 
     budget: the response budget, which bounds masks and canvases. view: how the student is read against the teacher on
-    its own response; `target_masked` is the paper's B view, and changes nothing else. geometry, attention: of the
-    prefix readout (`objective/readouts.py`). merge_stops: count the stop ids as one event in the KL, for models that
-    name EOS differently. alpha: the teacher's weight in `mix`.
+    its own response; `target_masked` is the paper's B view and changes only this. geometry, attention: of the
+    prefix readout (`objective/readouts.py`). merge_stops: count the stop ids as one event in the KL, for models with
+    different EOS tokens. alpha: the teacher's weight in `mix`.
     """
 
     budget: int
@@ -78,11 +79,11 @@ class ObjectiveSettings:
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """A question, what was written and judged, and everything that is drawn for it: all that an update takes as fixed.
+    """A question, what was written and judged, and all its random draws: everything that is fixed in an update.
 
-    prompt, response: P and c as ids of the student. reference: g as ids, with a stop id at its end if that fitted.
-    text: the response as text, where somebody has it. selected, reference_selected: S_c and S_g. teacher_hidden_SE: the
-    teacher's hidden states at `taught`, once it was asked.
+    prompt, response: P and c as ids of the student. reference: g as ids, with a stop id at its end if that fits.
+    text: the response as text, if it is known. selected, reference_selected: S_c and S_g. teacher_hidden_SE: the
+    teacher's hidden states at `taught`, once they are computed.
     """
 
     id: str
@@ -118,7 +119,7 @@ class Lesson:
 
     @property
     def taught(self) -> tuple[Sequence[int], list[int]] | None:
-        """The continuation and the positions in it where the teacher is asked for t_i; None if it is not."""
+        """The continuation, and the positions in it, where t_i is needed; None if no teacher is needed."""
         if "teacher" in self.terms and self.selected:
             return self.response, self.selected
         if "mixture" in self.terms and self.reference is not None and self.reference_selected:
@@ -142,7 +143,7 @@ def plan(
 ) -> Lesson:
     """Route a question and draw its positions (paper eq. `fork` and `position-sampling`).
 
-    Raises ForkLeftError if a stop id stands before the end of response or reference, or if the objective needs a
+    Raises ForkLeftError if a stop id is before the end of response or reference, or if the objective needs a
     reference that is missing.
     """
     route = route_of(student_right, teacher_right)

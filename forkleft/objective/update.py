@@ -1,10 +1,10 @@
 """One update: the loss L(θ) of a batch of lessons, and what happened to each (paper alg. `method`).
 
     lessons = [plan(id, prompt, response, settings, stop_ids, ..., seed=seed, update=update) for each question]
-    # where a lesson is `taught`, ask the teacher: replace(lesson, teacher_hidden_SE=its hidden states there)
+    # if a lesson is `taught`, ask the teacher: replace(lesson, teacher_hidden_SE=its hidden states there)
     loss, outcomes = update_loss(student, lessons, settings, batch_size=len(lessons), teacher_weight_VE=its head)
 
-Responses, verdicts, positions and teacher targets are fixed; the gradient passes through the live student readouts.
+Responses, verdicts, positions and teacher targets are fixed. The gradient passes only through the student's readouts.
 
 Shapes: S rows that are read, of which the first K have a teacher; Q retained questions, V words, E the width of the
 teacher.
@@ -33,9 +33,9 @@ class Outcome:
     tokens: of the response; stopped: it ended with a stop id; empty: it stopped before it said anything; reference_cut:
     the reference does not end with a stop id, because it was too long. content, rank: the losses, before the division
     by the batch; pairs: how many pairs qualified. contrast: D; confidence: ℓ; mask_entropy and left_entropy: of the
-    all-mask and the prefix readout; nll: −log s_i(c_i), also where it is no loss. kl, teacher_entropy: where a teacher
-    was asked, in `mix` at the reference's positions; eos_kl: of these, the one at EOS. The losses and what follows
-    them stay empty for a question that was excluded.
+    all-mask and the prefix readout; nll: −log s_i(c_i), even if it is not the loss. kl, teacher_entropy: where a
+    teacher was asked, in `mix` at the reference's positions; eos_kl: the kl at EOS. For an excluded question, the
+    losses and all fields after them stay empty.
     """
 
     id: str
@@ -76,9 +76,9 @@ def update_loss(
     batch_size: |B|, the questions of the whole update, over all processes and accumulation steps, excluded ones
     included. teacher_weight_VE: the teacher's output head, for lessons that are taught.
 
-    If nothing is retained here, the loss is 0 with a gradient of zeros, so that this process takes part in what the
-    others do; whether there is an update at all is for the caller to say, who knows of all of them. With block
-    attention the number of forwards does not depend on the lessons.
+    If no question is retained here, the loss is 0 with a gradient of zeros, so that this process still takes part with
+    the others. The caller, who knows all processes, decides whether there is an update at all. With block attention the
+    number of forwards does not depend on the lessons.
 
     Raises ForkLeftError naming question and route for lengths that disagree, ids outside 𝒱, a teacher that gives no
     distribution, and a loss that is not finite.
@@ -87,14 +87,14 @@ def update_loss(
         raise ForkLeftError(f"the batch has {len(lessons)} lessons here, but batch_size says {batch_size} in all")
     kept = [lesson for lesson in lessons if lesson.retained]
     parts = [_parts(lesson, settings) for lesson in kept]
-    unique = dict.fromkeys(passage for one in parts for passage in one.values())
+    unique = dict.fromkeys(passage for part in parts for passage in part.values())
     passages = sorted(unique, key=lambda passage: not passage.taught)
     rows = _head_rows(student, passages, settings, teacher_weight_VE)
     places = dict(zip(passages, _slices([len(passage.targets) for passage in passages]), strict=True))
-    mask_entropy_S = _mask_entropy(student, [one["left"] for one in parts], settings)
+    mask_entropy_S = _mask_entropy(student, [part["left"] for part in parts], settings)
     mask_places = list(_slices([len(lesson.selected) for lesson in kept]))
 
-    # The sum over no rows ties a batch without any to the model.
+    # The sum over no rows connects a batch without rows to the model.
     contents, ranks, none = [], [], rows.nll_S[:0].sum()
     for lesson, part, mask_place in zip(kept, parts, mask_places, strict=True):
         found = {name: _at(rows, places[passage]) for name, passage in part.items()}
@@ -106,7 +106,7 @@ def update_loss(
     loss_Q = content_Q + settings.rank_weight * rank_Q
     _check_finite(kept, loss_Q)
 
-    # What is recorded leaves the device at once instead of number by number.
+    # Recorded numbers leave the device all at once, not one by one.
     rows, mask_entropy_S = _on_cpu(rows), mask_entropy_S.cpu()
     numbers = zip(kept, parts, mask_places, content_Q.tolist(), rank_Q.tolist(), strict=True)
     outcomes = {lesson: _unread(lesson, student.vocabulary.stop_ids) for lesson in lessons}
@@ -119,7 +119,7 @@ def update_loss(
 
 @dataclass(frozen=True, eq=False)
 class _Passage:
-    """Rows that are read together: one continuation of a lesson under one view, against a teacher or not."""
+    """Rows that are read together: one continuation of a lesson under one view, with or without a teacher."""
 
     reading: Reading
     view: View
@@ -178,12 +178,14 @@ def _head_rows(
             hidden_SD = prefix_hidden(student, readings, budget=settings.budget, geometry=geometry, attention=attention)
         else:
             hidden_SD = target_masked_hidden(student, readings, budget=settings.budget)
-        # No rows, which tie the loss to this forward even if no passage is read in it.
+        # No rows: they connect the loss to this forward even if no passage is read in it.
         ties.append(hidden_SD[:0])
         hidden |= zip(chosen, hidden_SD.split([len(reading.positions) for reading in readings]), strict=True)
 
     width = None if teacher_weight_VE is None else teacher_weight_VE.shape[1]
-    taught = [(one.reading, one.teacher_hidden_SE) for one in passages if one.teacher_hidden_SE is not None]
+    taught = [
+        (passage.reading, passage.teacher_hidden_SE) for passage in passages if passage.teacher_hidden_SE is not None
+    ]
     for reading, hidden_SE in taught:
         if width != hidden_SE.shape[1]:
             raise ForkLeftError(
@@ -242,7 +244,7 @@ def _slices(sizes: Sequence[int]) -> Iterator[slice]:
 
 
 def _at(rows: HeadRows, place: slice) -> HeadRows:
-    """Some of the rows. Those with a teacher come first, so that the same slice serves, or is empty, there."""
+    """Some of the rows. Rows with a teacher come first, so the same slice fits the teacher's numbers, or is empty."""
     return HeadRows(*(column[place] for column in _columns(rows)))
 
 
@@ -255,7 +257,7 @@ def _columns(rows: HeadRows) -> list[torch.Tensor]:
 
 
 def _unread(lesson: Lesson, stop_ids: Sequence[int]) -> Outcome:
-    """What is known of a question without any readout; all there is to tell of an excluded one."""
+    """The outcome of a question without readouts, which is all there is for an excluded one."""
     stopped = bool(lesson.response) and lesson.response[-1] in stop_ids
     return Outcome(
         id=lesson.id,
@@ -273,14 +275,14 @@ def _unread(lesson: Lesson, stop_ids: Sequence[int]) -> Outcome:
 def _read(
     lesson: Lesson, found: dict[str, HeadRows], mask_entropy_S: torch.Tensor, settings: ObjectiveSettings
 ) -> dict[str, Any]:
-    """The numbers of an `Outcome` that come from readouts, but for the losses."""
+    """The numbers of an `Outcome` that come from readouts, except the losses."""
     left, taught, reference = found["left"], found.get("taught"), found.get("reference")
     contrast_S = contrast(mask_entropy_S, left.entropy_S)
     kl = () if taught is None else tuple(taught.kl_K.tolist())
     at_eos = False
     if lesson.taught is not None:
         continuation, positions = lesson.taught
-        # Of the last position only an EOS is ever selected.
+        # The last position is selected only if it is an EOS.
         at_eos = positions[-1] == len(continuation) - 1
     return {
         "pairs": int(qualifying_pairs(contrast_S, settings.mu).sum()),

@@ -1,4 +1,4 @@
-"""How a student writes: orders of commitment, the sampler, and what a rollout leaves behind."""
+"""How a student writes: the order of commits, the sampler, and the result of a rollout."""
 
 from forkleft.rollout.decoding import decoding_of, write
 from forkleft.rollout.sampler import generate

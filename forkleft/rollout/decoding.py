@@ -2,8 +2,8 @@
 
     write(student, prompts, decoding_of(student.family, "native"), max_new_tokens=2048)
 
-`static` is the paper's confident-first rule (eq. `inference`) with a fixed number of positions a pass: one, unless a
-number of passes is said. `native` is what the family's authors show (`students/families.py`, `docs/models.md`).
+`static` is the paper's confident-first rule (eq. `inference`) with a fixed number of positions a pass: one, unless
+`passes` is given. `native` is what the family's authors show (`students/families.py`, `docs/models.md`).
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from typing import Any
 from forkleft.errors import ForkLeftError, check_choice
 from forkleft.rollout.sampler import generate
 from forkleft.rollout.trajectory import Trajectory
-from forkleft.students.families import RECORDS, Decoding, with_block_size
+from forkleft.students.families import KNOWN_FAMILIES, Decoding, with_block_size
 from forkleft.students.family import Family
 from forkleft.students.student import Student
 
@@ -33,22 +33,22 @@ def decoding_of(
     passes: int | None = None,
     threshold: float | None = None,
 ) -> Decoding:
-    """The decoding of a name, with what else the user says in place of its own.
+    """The decoding of this name, with the user's order, passes and threshold in place of its own.
 
-    Raises ForkLeftError for an unknown name, and for the native decoding of a family that has no record.
+    Raises ForkLeftError for an unknown name, and for the native decoding of a family that is not known by name.
     """
     check_decoding(name)
     found = Decoding()
     if name == "native":
-        record = RECORDS.get(family.name or "")
-        if record is None:
+        known = KNOWN_FAMILIES.get(family.name or "")
+        if known is None:
             raise ForkLeftError(
-                f"the native decoding is known of the families {', '.join(RECORDS)}, and this student is of none of "
-                "them; say its family, or decode it as static, with passes and threshold of your own"
+                f"the native decoding is known of the families {', '.join(KNOWN_FAMILIES)}, and this student is of "
+                "none of them; say its family, or decode it as static, with passes and threshold of your own"
             )
-        found = record.decoding
-        # Whoever loaded it with windows of another size wants those.
-        if family.block_size != record.family.block_size:
+        found = known.decoding
+        # A student that was loaded with another window size is written in those windows.
+        if family.block_size != known.family.block_size:
             found = replace(found, whole_budget=False)
     said: dict[str, Any] = {"order": order, "passes": passes, "threshold": threshold}
     return replace(found, **{name: value for name, value in said.items() if value is not None})
@@ -57,7 +57,7 @@ def decoding_of(
 def write(
     student: Student, prompts: Sequence[Sequence[int]], decoding: Decoding, *, max_new_tokens: int, **settings: Any
 ) -> list[Trajectory]:
-    """`generate` as a decoding says; settings are the others of `generate`."""
+    """`generate` with the options of a decoding; settings are the other options of `generate`."""
     if decoding.whole_budget:
         family = with_block_size(student.family, max_new_tokens)
         student = Student(student.model, family, student.vocabulary, student.tokenizer, student.origin)

@@ -1,12 +1,13 @@
 """One native forward of the rows that are being written, and the hidden states at their unresolved positions.
 
-`CachedForward` serves block-causal students. A token's keys and values are final once its block is complete, so they
-are kept in a buffer with one column for each sequence position. A forward computes, for each row, the positions from
-the first that is not final yet to the end of the current block: in the first pass of a block that is the block before
-it (or the prompt) and the block itself, later the block alone. Thus the commit of a block costs no forward of its own.
+`CachedForward` is for block-causal students. A token's keys and values are final once its block is complete, so they
+are kept in a buffer with one column for each sequence position. For each row, a forward computes the positions from
+the first that is not final yet to the end of the current block. In the first pass of a block these are the block before
+it (or the prompt) and the block itself; in later passes, only the block. So no extra forward is needed to make a block
+final.
 
-`CanvasForward` serves fully attending students, whose tokens all change with every commit: prompt and whole response
-budget, every time.
+`CanvasForward` is for students with full attention. Every commit changes all of their tokens, so each forward computes
+the prompt and the whole response budget.
 
 Shapes: R rows being written, L columns (sequence positions), N tokens in the forward, U unresolved positions;
 H query heads, K key heads, D head width, W hidden width.
@@ -34,7 +35,7 @@ class Row:
     end: int  # of prompt and response budget
     segment_start: int = 0
     segment_end: int = 0
-    # What is filled together: up to the segment's end, or that of a sub-block.
+    # The positions that are filled together: up to the end of the segment, or of a sub-block.
     window_start: int = 0
     window_end: int = 0
     this_pass: int = 1
@@ -65,18 +66,18 @@ class CachedForward:
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._student = student
         self._shape = (places, config.num_key_value_heads, columns, width)
-        # For each layer, made with its first keys: only those tell the precision (autocast may lower it).
+        # One for each layer, made with its first keys: only they show the precision (autocast may lower it).
         self._keys: list[torch.Tensor] = []
         self._values: list[torch.Tensor] = []
-        # Columns without a token belong to no block that a query could reach.
+        # Columns without a token are in a block that no query can see.
         self._block_RL = torch.full((places, columns), _NO_TOKEN, dtype=torch.int32, device=device)
-        # How many columns of each row are final; and, for a shifted head, the hidden state before the segment.
+        # How many columns of each row are final. For a shifted head, also the hidden state before the segment.
         self._final = [0] * places
         self._before_RW = torch.zeros(places, config.hidden_size, device=device)
         self._step: _Step | None = None
 
     def buffers(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The keys and values of a layer, `(places, K, L, D)`; created like the given ones when first asked for."""
+        """The keys and values of a layer, `(places, K, L, D)`; created like the given ones at the first call."""
         if layer == len(self._keys):
             self._keys.append(keys.new_zeros(self._shape))
             self._values.append(values.new_zeros(self._shape))
@@ -109,7 +110,7 @@ class CachedForward:
             self._final[place] = row.segment_start
         if not self._student.family.shift:
             return hidden_NW[step.first_R[place_U] + position_U]
-        # Only hidden states tell the precision (autocast may lower it).
+        # Only the hidden states show the precision (autocast may lower it).
         self._before_RW = self._before_RW.to(hidden_NW)
         for place, (final, start, _) in enumerate(spans):
             if final < start:
@@ -120,7 +121,7 @@ class CachedForward:
 
 
 class _Step:
-    """The layout of one forward: for each row, the span of positions from its first not final to its segment's end.
+    """The layout of one forward: for each row, the positions from its first that is not final to its segment's end.
 
     spans: for each row, (first position computed, segment start, segment end).
     """
@@ -148,7 +149,7 @@ class _Step:
             row_RT = torch.tensor(offsets[:-1])[:, None] + torch.arange(self._longest)[None]
             self._real_RT = (torch.arange(self._longest)[None] < torch.tensor(lengths)[:, None]).to(device)
             self._row_RT = torch.where(self._real_RT.cpu(), row_RT, row_RT[:, :1]).to(device)
-        # In step, with nothing but the current block to compute, every query sees every column up to its end.
+        # If all rows end alike and compute only their current block, every query sees every column up to the end.
         self._masked = len({end for _, _, end in spans}) > 1 or any(first != start for first, start, _ in spans)
         self._mask: torch.Tensor | None = None  # made in the first layer, where the dtype is known
 
@@ -170,7 +171,7 @@ class _Step:
             query_RHTD = query_1HND[0].view(heads, rows, -1, width).transpose(0, 1)
         else:
             query_RHTD = query_1HND[0][:, self._row_RT].transpose(0, 1)
-        # The queries of a group of heads share their keys, so they count as more queries of one head.
+        # The queries of a group of heads share their keys, so they are treated as more queries of one head.
         groups = heads // keys.shape[1]
         query = query_RHTD.reshape(rows, keys.shape[1], groups * self._longest, width)
         if self._masked and self._mask is None:

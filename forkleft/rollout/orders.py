@@ -1,7 +1,7 @@
 """In what order positions are committed, and how many at a time.
 
 Training commits the highest entropy first (paper eq. `commit`), inference the highest confidence first (paper eq.
-`inference`). Both are a priority computed from the same forward; the highest priority is committed first, ties go to
+`inference`). Both are priorities, computed from the same forward. The highest priority is committed first; at a tie,
 the lowest position.
 
 Shapes: R rows, B positions of the current block (window), V vocabulary, U unresolved positions of all rows.
@@ -21,10 +21,10 @@ OrderName = Literal["high_entropy", "low_entropy", "confidence", "left_to_right"
 
 @dataclass(frozen=True)
 class Predictions:
-    """What one forward says of the unresolved positions of all rows.
+    """What one forward predicts at the unresolved positions of all rows.
 
     entropy_U: H(p) in nats; confidence_U: max_u p(u); offset_U: the place in the block;
-    noise_U: a number in [0, 1) fixed by seed and question; for the random order and for callables, else None.
+    noise_U: a number in [0, 1), fixed by seed and question; only for the random order and for functions, else None.
     """
 
     entropy_U: torch.Tensor
@@ -33,9 +33,9 @@ class Predictions:
     noise_U: torch.Tensor | None = None
 
 
-# `priority_U` of the unresolved positions, from what one forward says of them.
+# Gives `priority_U` of the unresolved positions, from the predictions of one forward.
 Priority = Callable[[Predictions], torch.Tensor]
-# A name of `ORDERS`, or a function of one's own.
+# A name of `ORDERS`, or the user's own function.
 Order = str | Priority
 
 
@@ -67,7 +67,7 @@ def check_order(order: Order, option: str = "order") -> None:
 def check_writing(
     *, passes: int | None = None, threshold: float | None = None, temperature: float = 0.0, top_p: float = 1.0
 ) -> None:
-    """Raise ForkLeftError for options of writing that cannot be: the one check of all that take them."""
+    """Raise ForkLeftError for impossible options of writing. All functions that take them use this check."""
     if passes is not None:
         check_count("passes", passes)
     if threshold is not None and not 0 <= threshold <= 1:
@@ -79,9 +79,9 @@ def check_writing(
 
 
 def priority(order: Order, predictions: Predictions) -> torch.Tensor:
-    """`priority_U`: what an order says of each unresolved position; the highest is committed first.
+    """`priority_U` of the unresolved positions under an order; the highest is committed first.
 
-    Raises ForkLeftError if a callable does not give one finite number for each of them.
+    Raises ForkLeftError if a function does not give one finite number for each of them.
     """
     if not callable(order):
         return ORDERS[order](predictions)
@@ -109,24 +109,24 @@ def choose(priority_RB: torch.Tensor, unresolved_RB: torch.Tensor, count_R: torc
     return unresolved_RB & (rank_RB < count_R[:, None])
 
 
-def summarise(logits_UV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def entropy_and_confidence(logits_UV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Entropy in nats (paper eq. `denoiser`) and maximum probability; −inf marks ids outside 𝒱.
 
-    Overwrites the logits with logits relative to their maximum, which stand for the same distribution: the vocabulary
-    is long, and every pass over it counts.
+    Overwrites the logits with logits relative to their maximum, which give the same distribution. This saves time: the
+    vocabulary is long, and every pass over it counts.
     """
-    # A few rows at a time stay in a processor's cache from one pass to the next; a GPU has no use for that.
+    # A few rows at a time stay in a processor's cache from one pass to the next. On a GPU this does not help.
     rows = max(1, _CACHED_NUMBERS // logits_UV.shape[-1]) if logits_UV.device.type == "cpu" else len(logits_UV)
-    parts = [_summarise(part_CV) for part_CV in logits_UV.split(max(1, rows))]
+    parts = [_entropy_and_confidence(part_CV) for part_CV in logits_UV.split(max(1, rows))]
     entropy_U, confidence_U = (torch.cat(column) for column in zip(*parts, strict=True))
     return entropy_U, confidence_U
 
 
-def _summarise(logits_UV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _entropy_and_confidence(logits_UV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     relative_UV = logits_UV.sub_(logits_UV.amax(dim=-1, keepdim=True))
     p_UV = relative_UV.softmax(dim=-1)
     confidence_U = p_UV.amax(dim=-1)
-    # H = log Z − Σ p·z, where log Z = −log max p. Finite stand-ins for −inf, since 0 · −inf would be NaN.
+    # H = log Z − Σ p·z, where log Z = −log max p. Finite numbers replace −inf, since 0 · −inf would be NaN.
     relative_UV.clamp_(min=torch.finfo(logits_UV.dtype).min)
     with torch.autocast(logits_UV.device.type, enabled=False):  # which would round the products to bfloat16
         entropy_U = -confidence_U.log() - torch.linalg.vecdot(p_UV, relative_UV)
@@ -136,7 +136,7 @@ def _summarise(logits_UV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def sample(logits_UV: torch.Tensor, uniform_U: torch.Tensor, temperature: float, top_p: float) -> torch.Tensor:
     """`token_U` drawn at `temperature` from the smallest set of likeliest tokens with mass `top_p`.
 
-    `uniform_U` in [0, 1) decides each draw, so that a row's draws are its own.
+    `uniform_U` in [0, 1) decides each draw, so that the draws of a row do not depend on other rows.
     """
     p_UV, token_UV = (logits_UV / temperature).softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
     mass_UV = p_UV.cumsum(dim=-1)

@@ -5,10 +5,10 @@
 
 Before pass r of a block one native forward gives a distribution over 𝒱 at every unresolved position; the k_r positions
 of highest priority each take their argmax token from that same forward (paper eq. `commit`), and all are written before
-the next. When a block holds a stop id, the response is cut after the first one and later blocks are not written.
+the next pass. When a block holds a stop id, the response is cut after the first one and later blocks are not written.
 
-A row's tokens do not depend on its neighbours: rows finish and others take their place, each with its own block and
-pass, and random choices are keyed by seed and question.
+A row's tokens do not depend on the other rows of the batch. When a row finishes, another takes its place; each row has
+its own block and pass, and random choices are keyed by seed and question.
 
 Shapes: R rows being written, L columns (sequence positions), B positions of a block, U unresolved positions.
 """
@@ -28,9 +28,9 @@ from forkleft.rollout.orders import (
     check_writing,
     choose,
     commits_this_pass,
+    entropy_and_confidence,
     priority,
     sample,
-    summarise,
 )
 from forkleft.rollout.trajectory import Trajectory
 from forkleft.students.student import Student
@@ -59,15 +59,15 @@ def generate(
     max_new_tokens: the response budget.
     order: a name of `orders.ORDERS`, or a function like those there: `Predictions` in, `priority_U` out.
     passes: R, the passes a block, or a sub-block where the family has them, may take (default: one token a pass).
-    threshold: in each pass also commit every position whose confidence is above it, beside the k_r that the passes ask
-        for (one, unless there are fewer passes than positions).
+    threshold: in each pass also commit every position whose confidence is above it, in addition to the k_r of the
+        schedule (one, unless there are fewer passes than positions).
     temperature, top_p: 0 commits the argmax, as training does; above 0 tokens are sampled.
     seed: for sampling, the random order and the noise that a function gets.
     ids: the questions' names, for errors and for keying random choices (default: the prompt itself); a repeated
-        question draws anew.
+        question gets new draws.
     batch_size: rows written at a time.
-    watch: called after every pass, for each row, with the number of its prompt, its response so far (the mask where it
-        is not written yet) and the entropies at commit.
+    watch: called after every pass, for each row, with the number of its prompt, its response so far (masks where
+        nothing is written yet) and the entropies at commit.
 
     Raises ForkLeftError for bad arguments, for a prompt that is empty, too long or contains the mask, and, naming the
     question, when the student's logits are not finite.
@@ -144,7 +144,7 @@ class _Rollout:
             self.step()
             if self.watch is not None:
                 self.show(self.watch)
-            # From the last place on, so that a row that moves into a freed place has been looked at already.
+            # From the last place to the first: a row that moves into a freed place has then been handled already.
             for place in reversed(range(len(self.rows))):
                 row = self.rows[place]
                 if not self.unresolved_in_window[place] and (trajectory := self.close_window(place)):
@@ -181,7 +181,7 @@ class _Rollout:
         self.rows.pop()
 
     def open_window(self, place: int, position: int) -> None:
-        """Begin to fill the block, or the sub-block, that holds `position`, from there on."""
+        """Start to fill the block, or sub-block, that holds `position`, from that position on."""
         row, family = self.rows[place], self.student.family
         start, end = family.segment(position, len(row.prompt))
         row.segment_start, row.segment_end, row.this_pass = start, min(end, row.end), 1
@@ -199,7 +199,7 @@ class _Rollout:
         place_U, position_U = index_U2.unbind(1)
         hidden_UW = self.forward.hidden(self.rows, self.ids_RL, place_U, position_U)
         logits_UV = self.student.logits(hidden_UW)
-        entropy_U, confidence_U = summarise(logits_UV)
+        entropy_U, confidence_U = entropy_and_confidence(logits_UV)
         self.check_finite(entropy_U, place_U)
         start_R = torch.tensor([row.segment_start for row in self.rows], device=place_U.device)
         offset_U = position_U - start_R[place_U]
@@ -243,13 +243,13 @@ class _Rollout:
             watch(row.number, self.ids_RL[place, written].tolist(), self.entropy_RL[place, written].tolist())
 
     def uniform(self, place_U: torch.Tensor, offset_U: torch.Tensor) -> torch.Tensor:
-        """A number in [0, 1) for each unresolved position, from the row's own stream."""
+        """A number in [0, 1) for each unresolved position, from the row's own generator."""
         size = self.student.family.block_size
         drawn = [torch.rand(size, generator=row.generators["sample"], dtype=torch.float64) for row in self.rows]
         return torch.stack(drawn).to(self.entropy_RL)[place_U, offset_U]
 
     def close_window(self, place: int) -> Trajectory | None:
-        """After the last commit: the trajectory if the response has ended, else the next window is opened."""
+        """After the last commit of a window: the trajectory if the response has ended; else start the next window."""
         row = self.rows[place]
         first = len(row.prompt)
         written = self.ids_RL[place, row.window_start : row.window_end].tolist()
@@ -280,7 +280,7 @@ class _Rollout:
 
 
 def _keys(names: Sequence[str]) -> list[tuple[str, int]]:
-    """What random choices are keyed by: a question's name, and how often it came up before (avg@k repeats it)."""
+    """The keys of random choices: a question's name, and how often it came before (avg@k repeats questions)."""
     seen: Counter[str] = Counter()
     keys = []
     for name in names:

@@ -1,14 +1,14 @@
-"""What a rollout leaves behind."""
+"""The result of a rollout."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A completed response c and how it came about; one entry a token in the lists.
+    """A completed response c and how it was written. Lists have one entry for each token.
 
-    tokens: as committed, cut after the first stop id; never tokenised again from text.
-    text: the tokens as text without special tokens, or None without a tokenizer.
+    tokens: as committed, cut after the first stop id; never re-tokenised from text.
+    text: the tokens as text, without special tokens; None if there is no tokenizer.
     commit_pass: the pass of its block in which a token was committed, from 1.
     entropy, confidence: H(p) in nats and max p of the distribution that it was committed from.
     stopped: whether a stop id ended the response (else the budget did).

@@ -9,12 +9,12 @@ from forkleft.students.student import Student
 
 
 class Writer(Protocol):
-    """Something that is called as `generate` is.
+    """Something that can be called like `generate`.
 
-    It gets the student as it is at this update, so that an engine with weights of its own can take them over, and
-    returns one `Trajectory` for each prompt, in their order. Tokens are ids of the student, cut behind the first stop
-    id. For the method they must be committed in the given order, and for a run that resumes byte for byte depend on
-    weights, prompt, `seed` and question id alone. With several processes each calls its own writer at the same time.
+    It gets the student as it is at this update, so that an engine with its own copy of the weights can update them. It
+    returns one `Trajectory` for each prompt, in their order. Tokens are ids of the student, cut after the first stop
+    id. The method needs them committed in the given order. For a run that resumes byte for byte they must depend only
+    on weights, prompt, `seed` and question id. With several processes, each calls its own writer at the same time.
     """
 
     def __call__(
@@ -29,4 +29,4 @@ class Writer(Protocol):
         ids: Sequence[str],
         batch_size: int,
     ) -> list[Trajectory]:
-        """The responses to the prompts, whose questions have these ids."""
+        """The responses to the prompts. ids: of their questions."""

@@ -1,7 +1,7 @@
-"""Adapters: folders with what PEFT trained beside a base, and nothing of the base itself.
+"""Adapters: folders with the weights that PEFT trained for a base, without the base itself.
 
-`adapter_config.json` names the base: a folder, a repository of the hub, or `lab:NAME`. A base may be such a folder in
-its turn. Loaded, base and adapters are one stock model, the adapters added into its weights.
+`adapter_config.json` names the base: a folder, a repository of the hub, or `lab:NAME`. A base may itself be a folder of
+adapters. Once loaded, base and adapters are one stock model: the adapters are added into its weights.
 """
 
 from pathlib import Path
@@ -17,10 +17,10 @@ _WEIGHTS = "adapter_model.safetensors"
 
 
 def adapters_and_base(folder: Path, *, weights: bool = True) -> tuple[list[Path], Path]:
-    """The adapter folders that make up a checkpoint, in the order in which they are added, and the folder of the base.
+    """The adapter folders of a checkpoint, in the order in which they are added, and the folder of the base.
 
-    A whole checkpoint is its own base, without adapters. weights: whether those of a base on the hub are downloaded.
-    Raises ForkLeftError, naming the base, if that is not found.
+    A whole checkpoint is its own base, without adapters. weights: download those of a base on the hub. Raises
+    ForkLeftError, naming the base, if the base is not found.
     """
     adapters: list[Path] = []
     while (folder / CONFIG).is_file():
@@ -39,21 +39,21 @@ def adapters_and_base(folder: Path, *, weights: bool = True) -> tuple[list[Path]
 def add_adapters(model: PreTrainedModel, folder: Path) -> None:
     """Add the adapters in a folder into the weights of the base they were trained on.
 
-    Raises ForkLeftError if PEFT is not installed, or if they are not those of such a model.
+    Raises ForkLeftError if PEFT is not installed, or if the adapters do not fit the model.
     """
     try:
         from peft import PeftConfig, PeftModel
     except ImportError as error:
         raise no_peft() from error
     if not (folder / _WEIGHTS).is_file():
-        # PEFT would go on to look for a pickle, and then on the hub.
+        # PEFT would look for a pickle next, and then on the hub.
         raise ForkLeftError(f"{folder} has {CONFIG}, but no {_WEIGHTS}: it is not whole, copy or download it again")
     try:
         adapted = PeftModel(model, PeftConfig.from_pretrained(str(folder)))
         report = adapted.load_adapter(folder, "default", torch_device=str(model.device))
         wrong = sorted([*report.missing_keys, *report.unexpected_keys])
         adapted.merge_and_unload()
-    except Exception as error:  # of many kinds: a damaged file, another shape, a kind of adapter that cannot be merged
+    except Exception as error:  # a damaged file, another shape, adapters that cannot be merged, …
         raise ForkLeftError(
             f"the adapters in {folder} cannot be added to {type(model).__name__}: {first_line(error)}; were they "
             "trained on another base?"
@@ -62,12 +62,12 @@ def add_adapters(model: PreTrainedModel, folder: Path) -> None:
         raise ForkLeftError(
             f"the adapters in {folder} are not those of {type(model).__name__}; missing or unexpected: {shown(wrong)}"
         )
-    # PEFT froze the base; it is a whole model now, which can be trained.
+    # PEFT froze the base; now it is a whole model again, which can be trained.
     model.requires_grad_(True)
 
 
 def note_base(folder: Path, source: str) -> None:
-    """Write into a folder of adapters what they were trained on, as `load_student` was told it (`Origin.source`)."""
+    """Write into a folder of adapters the name of their base. source: as it was given to `load_student`."""
     path = folder / CONFIG
     name, _, revision = (source, "", "") if Path(source).is_dir() else source.partition("@")
     fields = read_json(path) | {"base_model_name_or_path": name, "revision": revision or None}
@@ -75,7 +75,7 @@ def note_base(folder: Path, source: str) -> None:
 
 
 def no_peft() -> ForkLeftError:
-    """What to say where PEFT is not installed."""
+    """The error if PEFT is not installed."""
     return ForkLeftError("adapters need PEFT; install it with: pip install 'forkleft[lora]'")
 
 

@@ -1,17 +1,17 @@
 """How a diffusion student attends: one function registered with Transformers, steered by a layout.
 
-A stock decoder treats its tokens one by one everywhere but in attention. So a *layout* may hand it any bag of tokens as
-one row of N, and attention alone decides who sees whom. `PackedLayout` is the layout of the readouts (design: exact
-packed readouts): clean streams, one for each question, and *replicas*, short copies of a block in which a target is
-hidden. The rule, `may_attend`:
+A stock decoder treats each token on its own everywhere but in attention. So a *layout* may give it any set of tokens as
+one row of N, and only attention decides which token sees which. `PackedLayout` is the layout of the readouts (design:
+exact packed readouts): clean streams, one for each question, and *replicas*, short copies of a block in which a target
+is hidden. The rule, `may_attend`:
 
 - a clean token sees the clean tokens of its question in its own and earlier blocks;
 - a replica token sees the clean tokens of its question in blocks *before* its own, and all of its replica;
 - nothing sees a replica but the replica itself.
 
-Because clean tokens never see a replica, the clean stream is exactly what the model computes without any; because a
-replica stands at the position ids of the block that it replaces, it is exactly what the model computes on the sequence
-that ends with it. Gradients flow through the clean stream too.
+Clean tokens never see a replica, so the clean stream is exactly what the model computes without replicas. A replica has
+the position ids of the block that it replaces, so it is exactly what the model computes on the sequence that ends with
+it. Gradients flow through the clean stream too.
 
 Shapes: N tokens in the row; Q questions (clean streams), T tokens in the longest; F rows of folded replicas, W tokens
 in the longest; H query heads, K key heads, D head width.
@@ -40,7 +40,7 @@ _GROUPS = 4
 
 
 class Layout(Protocol):
-    """Decides who sees whom among the N tokens of a forward."""
+    """Decides which of the N tokens of a forward see which."""
 
     def attend(
         self, layer: int, query_1HND: torch.Tensor, key_1KND: torch.Tensor, value_1KND: torch.Tensor, scaling: float
@@ -58,7 +58,7 @@ def forkleft_attention(
     forkleft_layout: Layout | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention as the layout says; without one, as Transformers' own `sdpa` (plain use of the model stays intact)."""
+    """Attention by the layout; without one, Transformers' own `sdpa`, so that plain use of the model still works."""
     if forkleft_layout is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     return forkleft_layout.attend(module.layer_idx, query, key, value, scaling), None
@@ -79,7 +79,7 @@ class Replica:
 
 @dataclass(frozen=True)
 class Stream:
-    """The clean tokens of one question, the block of each, and the replicas that hang on them."""
+    """The clean tokens of one question, the block of each, and the replicas that belong to them."""
 
     ids: Sequence[int]
     blocks: Sequence[int]
@@ -97,7 +97,7 @@ def may_attend(query: tuple[torch.Tensor, ...], key: tuple[torch.Tensor, ...]) -
 class PackedLayout:
     """Clean streams and replicas packed into one row of N tokens without any padding.
 
-    ids_N, positions_N: what the model is given; repeated position ids in the replicas.
+    ids_N, positions_N: the input of the model; replicas repeat position ids.
     clean_index: for each question, where in N its clean stream begins.
     replica_index: for each question, where in N each of its replicas begins.
     """
@@ -122,17 +122,17 @@ class PackedLayout:
             replica += [0] * len(stream.ids)
             starts = []
             row_start, row_block = len(ids), 0
-            for one in stream.replicas:
-                if len(ids) > row_start and len(ids) + len(one.ids) - row_start > _ROW_TOKENS:
+            for copy in stream.replicas:
+                if len(ids) > row_start and len(ids) + len(copy.ids) - row_start > _ROW_TOKENS:
                     folded.append(_FoldedRow(q, range(row_start, len(ids)), bisect_left(stream.blocks, row_block)))
                     row_start = len(ids)
-                row_block = one.block if len(ids) == row_start else max(row_block, one.block)
+                row_block = copy.block if len(ids) == row_start else max(row_block, copy.block)
                 replicas += 1
                 starts.append(len(ids))
-                ids += one.ids
-                positions += range(one.start, one.start + len(one.ids))
-                block += [one.block] * len(one.ids)
-                replica += [replicas] * len(one.ids)
+                ids += copy.ids
+                positions += range(copy.start, copy.start + len(copy.ids))
+                block += [copy.block] * len(copy.ids)
+                replica += [replicas] * len(copy.ids)
             if len(ids) > row_start:
                 folded.append(_FoldedRow(q, range(row_start, len(ids)), bisect_left(stream.blocks, row_block)))
             self.replica_index.append(starts)
@@ -146,7 +146,7 @@ class PackedLayout:
         folded.sort(key=lambda row: row.reach)
         size = -(-len(folded) // _GROUPS) or 1
         self._groups = [_Group(folded[start : start + size], device) for start in range(0, len(folded), size)]
-        # Where among the outputs, clean rows first and then the groups, each token stands.
+        # The place of each token among the outputs: clean rows first, then the groups.
         tables = [(self._clean_QT, self._clean_real_QT), *((group.index_FW, group.real_FW) for group in self._groups)]
         index = torch.cat([table.flatten() for table, _ in tables])
         real = torch.cat([table.flatten() for _, table in tables])
@@ -158,13 +158,13 @@ class PackedLayout:
     def attend(
         self, layer: int, query_1HND: torch.Tensor, key_1KND: torch.Tensor, value_1KND: torch.Tensor, scaling: float
     ) -> torch.Tensor:
-        """See `Layout`. FlexAttention on CUDA, where it skips what nobody sees; gathered rows and SDPA elsewhere."""
+        """See `Layout`. FlexAttention on CUDA, where it skips what no query sees; gathered rows and SDPA elsewhere."""
         if query_1HND.device.type == "cuda":
             return self.attend_flex(query_1HND, key_1KND, value_1KND, scaling, *_compiled())
         return self.attend_rows(query_1HND, key_1KND, value_1KND, scaling)
 
     def token(self, question: int, replica: int | None, offset: int) -> int:
-        """Where in N a token stands, given its place in a replica of a question or, with None, in the clean stream."""
+        """The index in N of a token, given its offset in a replica of a question or, with None, in the clean stream."""
         return offset + (self.clean_index[question] if replica is None else self.replica_index[question][replica])
 
     def attend_flex(
@@ -176,7 +176,7 @@ class PackedLayout:
         flex: Any = flex_attention,
         make_mask: Any = create_block_mask,
     ) -> torch.Tensor:
-        """All N tokens against all N under the rule itself, with FlexAttention, compiled or not."""
+        """All N tokens against all N, under the rule `may_attend`, with FlexAttention, compiled or not."""
         if self._block_mask is None:
             n = len(self.ids_N)
 
@@ -208,7 +208,7 @@ class PackedLayout:
         return torch.cat(outs)[self._place_N][None]
 
     def _additive_masks(self, dtype: torch.dtype) -> list[torch.Tensor]:
-        """0 where seen, −inf elsewhere: for the clean rows `(Q, 1, T, T)`, or `(Q, 1, 1, T)` where all attend to all;
+        """0 where seen, −inf elsewhere: for the clean rows `(Q, 1, T, T)`, or `(Q, 1, 1, T)` if all see all;
         then for each group `(F, 1, W, reach + W)`. Made once for all layers.
         """
         if dtype not in self._masks:
@@ -237,7 +237,7 @@ class PackedLayout:
 
 @dataclass(frozen=True)
 class _FoldedRow:
-    """Replicas of one question that share a row; no one of them sees more than the first `reach` clean tokens."""
+    """Replicas of one question that share a row. They see at most the first `reach` clean tokens."""
 
     question: int
     tokens: range
@@ -260,9 +260,9 @@ def _additive(
     key_real: torch.Tensor,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """The rule for rows of query and key tokens as `(rows, 1, queries, keys)`: 0 where seen, −inf elsewhere."""
+    """The rule `may_attend` for rows of query and key tokens: `(rows, 1, queries, keys)`, 0 where seen, else −inf."""
     seen = may_attend(tuple(x[:, :, None] for x in query), tuple(x[:, None, :] for x in key))
-    # A padding query sees every real key: an empty row of a softmax would be NaN, and its gradient too.
+    # A padding query sees every real key: the softmax of an empty row, and its gradient, would be NaN.
     seen = (seen | ~query_real[:, :, None]) & key_real[:, None, :]
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, float("-inf"))[:, None]
 
@@ -270,8 +270,10 @@ def _additive(
 def _grouped_attention(
     query_RTHD: torch.Tensor, key_RKSD: torch.Tensor, value_RKSD: torch.Tensor, mask_R1TS: torch.Tensor, scaling: float
 ) -> torch.Tensor:
-    """Attention with grouped key heads, one call for each member of the groups, so that keys and mask are never
-    repeated: `(R·T, H, D)`."""
+    """Attention with grouped key heads: `(R·T, H, D)`.
+
+    One call for each member of the groups, so that keys and mask are never repeated.
+    """
     rows, length, heads, width = query_RTHD.shape
     groups = query_RTHD.view(rows, length, key_RKSD.shape[1], -1, width)
     outs = [
@@ -284,7 +286,7 @@ def _grouped_attention(
 
 
 def _padded(rows: Sequence[range], device: torch.device | str | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ranges of indices as one table, the short ones filled up with their own first index, and which are real."""
+    """Ranges of indices as one table, and which entries are real. Short ranges are padded with their first index."""
     width = max(map(len, rows), default=0)
     first = torch.tensor([row.start for row in rows], dtype=torch.int64, device=device)[:, None]
     length = torch.tensor([len(row) for row in rows], dtype=torch.int64, device=device)[:, None]
@@ -295,5 +297,5 @@ def _padded(rows: Sequence[range], device: torch.device | str | None) -> tuple[t
 
 @cache
 def _compiled() -> tuple[Any, Any]:
-    """FlexAttention and the maker of its masks, compiled; uncompiled, the latter would hold all N² pairs."""
+    """FlexAttention and the function that makes its masks, compiled: uncompiled, masks would hold all N² pairs."""
     return torch.compile(flex_attention, dynamic=True), torch.compile(create_block_mask, dynamic=True)

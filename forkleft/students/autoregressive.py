@@ -1,4 +1,4 @@
-"""Autoregressive checkpoints through Transformers itself: teachers, and GGUF files that become students."""
+"""Autoregressive checkpoints, loaded by Transformers itself: teachers, and GGUF files that become students."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -40,10 +40,10 @@ def load_causal_lm(
 
     A repository of the hub is `owner/name` or, for a branch, tag or commit of it, `owner/name@revision`; `lab:NAME` is
     a model of the lab.
-    weights: False leaves them where they are, and gives a model on the meta device, which has shapes alone.
+    weights: False does not read them, and gives a model on the meta device, which only has shapes.
     settings: for `from_pretrained`. The weights of a GGUF file are unpacked unless a `quantization_config` says
-    otherwise. Raises ForkLeftError if anything is missing, and rather than unpickle weights or run a repository's code
-    that is not trusted.
+    otherwise. Raises ForkLeftError if anything is missing, if the weights are pickled, or if the repository needs its
+    own code and that is not trusted.
     """
     path = local_path(path_or_hub_id)
     if path.is_file() and gguf_file is None:
@@ -65,7 +65,7 @@ def load_causal_lm(
     report: dict[str, Any] = {}
     try:
         if weights:
-            # A pair, because the loading info is asked for; the declared type knows only the model.
+            # A pair, because `output_loading_info` is set; the declared type is only the model.
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 source, dtype=dtype, output_loading_info=True, **common, **settings
             )
@@ -73,7 +73,7 @@ def load_causal_lm(
         else:
             model = _empty_model(source, dtype, **common)
         tokenizer = AutoTokenizer.from_pretrained(source, **common)
-    except Exception as error:  # of many kinds: hub, safetensors, a damaged GGUF file, an unknown class
+    except Exception as error:  # from the hub, safetensors, a damaged GGUF file, an unknown class, …
         if not path.is_dir() and hub_unreached(error):
             raise not_reached(source) from error
         if gguf_file is None and not path.is_dir():
@@ -84,8 +84,8 @@ def load_causal_lm(
         ) from error
     kinds = {"missing": "missing_keys", "of another shape": "mismatched_keys", "unexpected": "unexpected_keys"}
     if wrong := {kind: sorted(map(str, report[keys])) for kind, keys in kinds.items() if report.get(keys)}:
-        told = "; ".join(f"{kind}: {shown(names)}" for kind, names in wrong.items())
-        raise ForkLeftError(f"the tensors in {source} are not those of its configuration; {told}")
+        faults = "; ".join(f"{kind}: {shown(names)}" for kind, names in wrong.items())
+        raise ForkLeftError(f"the tensors in {source} are not those of its configuration; {faults}")
     return model.eval(), tokenizer
 
 
@@ -94,7 +94,7 @@ def _empty_model(source: str, dtype: torch.dtype, *, trust_remote_code: bool, **
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
     common.pop("gguf_file", None)
-    # It may name stop ids of its own; not every checkpoint has it.
+    # It may name more stop ids; not every checkpoint has the file.
     with suppress(OSError):
         model.generation_config = GenerationConfig.from_pretrained(source, **common)
     return model

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from forkleft.errors import ForkLeftError
 
-# Raised when a better lab replaces this one; weights of another version are never mixed with these.
+# Increased when a better lab replaces this one: weights of two versions are never mixed.
 LAB_VERSION = 1
 
 _PREFIX = "lab:"
@@ -14,7 +14,7 @@ _WEIGHTS = Path(__file__).parents[1] / "lab" / "weights" / f"v{LAB_VERSION}"
 
 
 def model_path(name: str) -> Path:
-    """The folder of a shipped model, loadable by `AutoModelForCausalLM.from_pretrained`."""
+    """The folder of a shipped model, which `AutoModelForCausalLM.from_pretrained` can load."""
     known = sorted(path.name for path in _WEIGHTS.iterdir())
     if name not in known:
         raise ForkLeftError(f"no lab model {name!r}; there are {', '.join(known)}{did_you_mean(name, known)}")
@@ -22,19 +22,19 @@ def model_path(name: str) -> Path:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean NAME?` with what is nearest to a name that is not known; nothing, if nothing is near."""
+    """`; did you mean NAME?` with the known name nearest to an unknown one; empty if none is near."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def bundled_name(path: str | Path) -> str | None:
-    """`lab:NAME` of the folder of a shipped model; None for any other."""
+    """`lab:NAME` for the folder of a shipped model; None for any other folder."""
     folder = Path(path)
     return f"{_PREFIX}{folder.name}" if folder.parent == _WEIGHTS else None
 
 
 def local_path(path_or_hub_id: str | Path) -> Path:
-    """Where to look for a model on this machine: the folder of `lab:NAME`, else what is given, from `~` on.
+    """Where to look for a model on this machine: the folder of `lab:NAME`, else the given path, with `~` expanded.
 
     Raises ForkLeftError if the lab has no such model.
     """

@@ -1,9 +1,9 @@
-"""`convert`: an autoregressive checkpoint as the beginning of a student.
+"""`convert`: make the start of a student from an autoregressive checkpoint.
 
-A student of any family is a stock model, a mask token, and the facts of the family, since the families differ from a
-stock checkpoint in attention and mask only. So nothing is trained here: the weights are kept, the mask token is found
-or added, and the facts are noted beside them. What comes out reads the prompt as before but has not learnt to fill in
-masks: that is taught by masked denoising (`forkleft/objective/denoising.py`) before anything is distilled.
+The families differ from a stock checkpoint only in attention and mask. So a student of any family is a stock model, a
+mask token, and the facts of the family. Nothing is trained here: the weights are kept, the mask token is found or
+added, and the facts are written beside them. The result reads the prompt as before but has not learnt to fill in masks:
+masked denoising (`forkleft/objective/denoising.py`) must teach that before anything is distilled.
 """
 
 from pathlib import Path
@@ -39,24 +39,24 @@ def convert(
     source: a folder or hub repository with safetensors of a Llama, Qwen2, Qwen3 or Qwen3-MoE; or a GGUF file, given
         itself or as the `gguf_file` in the folder.
     mask_token: a token or its id (default: the tokenizer's mask token, else that of the family). It must be an added
-        token that the chat template does not use, which keeps its row of the embedding, or one that is not there yet,
-        which gets the mean of all tokens' rows, in the output head too.
-    block_size: where the family's usual one is not wanted.
+        token that the chat template does not use, or a new token. An added token keeps its row of the embedding. A new
+        token gets the mean of all tokens' rows, in the output head too.
+    block_size: instead of the family's usual one.
     dtype: of the written weights (default: as the source stores them; float32 for a GGUF file, which is unpacked).
 
-    Raises ForkLeftError if the source is no such checkpoint, if the mask is an ordinary token or one that prompts use,
-    or if `output` is not empty or cannot be written to.
+    Raises ForkLeftError if the source is not such a checkpoint, if the mask is an ordinary token or one that
+    prompts use, or if `output` is not empty or cannot be written to.
     """
     output = Path(output).expanduser()
     refuse_taken(output)
-    record = named_family(family)
-    facts = record.family if block_size is None else with_block_size(record.family, block_size)
+    known = named_family(family)
+    facts = known.family if block_size is None else with_block_size(known.family, block_size)
     if gguf_file is None and not Path(source).expanduser().is_file():
         model, tokenizer, stop_ids = _from_safetensors(source, dtype)
     else:
         model, tokenizer = load_causal_lm(source, gguf_file=gguf_file, dtype=dtype or torch.float32)
         stop_ids = resolve_stop_ids(tokenizer, model.generation_config, model.config)
-    mask_id = _place_mask(model, tokenizer, mask_token, record.mask_token or _MASK_TOKEN)
+    mask_id = _place_mask(model, tokenizer, mask_token, known.mask_token or _MASK_TOKEN)
     save_student(Student.from_model(model, facts, mask_id, stop_ids, tokenizer=tokenizer), output)
 
 
@@ -75,7 +75,7 @@ def _from_safetensors(
 
 @torch.no_grad()
 def _place_mask(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, asked: str | int | None, usual: str) -> int:
-    """The mask id, with a token and rows of its own in tokenizer, embedding and head."""
+    """Give the mask its token in the tokenizer and its rows in embedding and head; return its id."""
     taken = set(tokenizer.get_vocab().values())
     token = (tokenizer.mask_token or usual) if asked is None else asked
     check_mask(tokenizer, token)

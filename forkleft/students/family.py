@@ -1,4 +1,4 @@
-"""What kind of diffusion model a student is: how it attends, where its blocks lie, and where its head is read."""
+"""What kind of diffusion model a student is: how it attends, where its blocks are, and where its head is read."""
 
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -22,7 +22,7 @@ class Family:
     block_size: tokens a block; for `full` attention, the window that decoding fills before it moves on.
     head: `same`: the logits at a position predict that position; `shifted`: they predict the next one.
     sub_block: how many tokens of a block decoding fills before it moves on (Fast-dLLM v2); None: the whole block.
-    name: what the family is called in `forkleft.students.families`, if it is one of those. Not compared.
+    name: of the family in `forkleft.students.families`, if it is one of those. Not compared.
     """
 
     attention: Attention
@@ -53,7 +53,7 @@ class Family:
     def block_of(self, position: int, prompt_length: int) -> int:
         """The block of a sequence position (0-based, prompt first). Attention reaches equal and lower blocks.
 
-        Blocks are numbered from the anchor; only their order means anything. With full attention there is one block.
+        Blocks are numbered from the anchor; only their order matters. With full attention there is one block.
         """
         if self.attention == "full":
             return 0
@@ -66,14 +66,14 @@ class Family:
         """Start and end (exclusive) of the decoding segment that holds response position `position`.
 
         A segment is a block or, with full attention, a window counted from the prompt's end. Under the absolute anchor
-        the first one starts inside the prompt unless the prompt fills its blocks.
+        the first segment starts inside the prompt, unless the prompt ends with a full block.
         """
         origin = 0 if self.attention == "block" and self.anchor == "absolute" else prompt_length
         start = position - (position - origin) % self.block_size
         return start, start + self.block_size
 
     def window(self, position: int, prompt_length: int) -> tuple[int, int]:
-        """Start and end (exclusive) of what decoding fills together: the sub-block, or the segment without any."""
+        """Start and end (exclusive) of what decoding fills together: the sub-block, else the segment."""
         start, end = self.segment(position, prompt_length)
         if self.sub_block is None:
             return start, end

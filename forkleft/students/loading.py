@@ -1,4 +1,4 @@
-"""`load_student`: a checkpoint of any known family as a stock model with the facts that make it a diffusion model.
+"""`load_student`: load a checkpoint of any known family as a stock model, with the facts of a diffusion model.
 
     load_student("JetLM/SDAR-1.7B-Chat")
     load_student("divelab/Qwen3-4B-a2d-init@main", family="bd3lm")
@@ -6,8 +6,9 @@
     load_student("lab:student-block")                           # a model of the lab
     load_student("nvidia/Efficient-DLM-4B", chat_template="recipes/templates/efficient-dlm.jinja")
 
-`config.json` is read as JSON, the stock class is built from it, and every tensor must find its place. A model's own
-code is never run; a tokenizer's only if it cannot be read otherwise and the user says `trust_remote_code=True`.
+`config.json` is read as JSON, the stock class is built from it, and every tensor must have a place in it. A model's own
+code is never run. A tokenizer's own code is run only if there is no other way to read the tokenizer, and the user says
+`trust_remote_code=True`.
 """
 
 import logging
@@ -25,7 +26,7 @@ from forkleft.errors import ForkLeftError
 from forkleft.files import write_json
 from forkleft.prompts import read_template
 from forkleft.students.adapters import adapters_and_base, add_adapters
-from forkleft.students.families import FamilyRecord, named_family, recognise, with_block_size
+from forkleft.students.families import KnownFamily, named_family, recognise, with_block_size
 from forkleft.students.family import Family
 from forkleft.students.formats import (
     head_and_embedding,
@@ -47,7 +48,7 @@ _FACTS = ("attention", "block_size", "anchor", "head")
 
 @dataclass(frozen=True)
 class Sidecar:
-    """What ForkLeft writes beside a student's `config.json`, so that nothing has to be said when it is loaded."""
+    """What ForkLeft writes beside a student's `config.json`, so that loading it needs no options."""
 
     family: Family
     mask_id: int
@@ -66,54 +67,54 @@ def load_student(
     trust_remote_code: bool = False,
     weights: bool = True,
 ) -> Student:
-    """Load a student from a folder, from the Hugging Face hub (`owner/name`, `owner/name@revision`), or of the lab.
+    """Load a student: a folder, a repository of the Hugging Face hub (`owner/name`, `owner/name@revision`), `lab:NAME`.
 
-    Of adapters that were trained apart (`lora_rank` in a recipe) the base is loaded that they name, and they are added
-    into its weights: the result is a whole model, in the precision that is asked for.
+    A folder may hold only adapters (`lora_rank` in a recipe). Then the base that they name is loaded, and they are
+    added into its weights: the result is a whole model, in the wanted precision.
 
-    family: a name of `families.RECORDS`, or the facts themselves; by default what the folder's own sidecar says, else
-        what its `config.json` tells.
-    block_size, mask_token (a token or an id): where the checkpoint's own, or the family's usual, are not wanted. A
-        mask is an added or an unused token that the chat template does not use.
-    chat_template: a Jinja file, or the template itself, for a tokenizer that has none or instead of its own. Stop ids
-        follow it, and it is saved with the student.
+    family: a name of `families.KNOWN_FAMILIES`, or the facts themselves; by default what the folder's own sidecar says,
+        else what its `config.json` shows.
+    block_size, mask_token (a token or an id): instead of the checkpoint's own, or the family's usual. A mask is an
+        added or an unused token that the chat template does not use.
+    chat_template: a Jinja file, or the template itself, for a tokenizer that has none or instead of its own. The stop
+        ids follow it, and it is saved with the student.
     dtype, device: of the parameters (default: float32 on the CPU).
     trust_remote_code: let a tokenizer without `tokenizer.json`, or `vocab.json` and `merges.txt`, run its own code.
-    weights: False leaves them where they are, also on the hub: a student on the meta device, to check prompts with.
+    weights: False neither reads nor downloads them, and gives a student on the meta device, to check prompts with.
 
-    Raises ForkLeftError if the family is unknown, ambiguous or an autoregressive one, if the mask token is not known
-    (naming candidates), if files are missing, damaged, pickled, or disagree with `config.json`, and if the base of
-    adapters is not found.
+    Raises ForkLeftError if the family is unknown or ambiguous, if the model is autoregressive, if the mask token is not
+    known (naming candidates), if files are missing, damaged, pickled, or disagree with `config.json`, and if the base
+    of adapters is not found.
     """
     adapters, base = adapters_and_base(checkpoint_folder(path_or_hub_id, weights=weights), weights=weights)
     config = read_json(base / "config.json")
-    # What adapters were trained with lies beside them; beside those that others made there may be nothing.
+    # The sidecar and tokenizer of adapters are beside them. Adapters from other tools may have neither.
     folders = [*reversed(adapters), base]
     sidecar = next(filter(None, map(read_sidecar, folders)), None)
-    said: FamilyRecord | Family
+    said: KnownFamily | Family
     if isinstance(family, str):
         said = named_family(family)
     elif family is not None:
         said = family
     else:
         said = recognise(config) if sidecar is None else sidecar.family
-    record = said if isinstance(said, FamilyRecord) else None
-    spoken = next((one for one in folders if any(one.glob("tokenizer*.json"))), base)
-    # Before anything reads the tokenizer: mask and stop ids depend on its template.
-    tokenizer = load_tokenizer(spoken, chat_template=chat_template, trust_remote_code=trust_remote_code)
+    known = said if isinstance(said, KnownFamily) else None
+    speaking = next((place for place in folders if any(place.glob("tokenizer*.json"))), base)
+    # The template is set before anything reads the tokenizer: mask and stop ids depend on it.
+    tokenizer = load_tokenizer(speaking, chat_template=chat_template, trust_remote_code=trust_remote_code)
     if mask_token is None and sidecar is not None:
         mask_id = sidecar.mask_id
     else:
-        mask_id = mask_id_of(tokenizer, config, record, mask_token)
+        mask_id = mask_id_of(tokenizer, config, known, mask_token)
     stop_ids = () if sidecar is None else sidecar.stop_ids
     if sidecar is None or chat_template is not None:
         stop_ids = tuple(dict.fromkeys([*stop_ids_of(tokenizer, base, config), *stop_ids]))
     if weights:
         model = load_model(base, config, dtype=dtype, device=device)
-        for one in adapters:
-            add_adapters(model, one)
+        for adapter in adapters:
+            add_adapters(model, adapter)
     else:
-        # Transformers declares `to` as a function of the model too; so below.
+        # Transformers declares `to` as if it also took the model; so below.
         model = _empty_model(config).to(dtype)  # type: ignore[arg-type]
     origin = Origin(_lasting_name(path_or_hub_id), base.resolve(), config)
     return Student.from_model(
@@ -126,7 +127,7 @@ def load_model(
 ) -> PreTrainedModel:
     """The stock model of a checkpoint folder whose `config.json` is `config`, in evaluation mode.
 
-    dtype: None for that of the checkpoint. Fields of `config.json` that nobody reads are logged.
+    dtype: None for that of the checkpoint. Fields of `config.json` that ForkLeft does not know are logged.
     """
     model = _empty_model(config)
     if unread := unread_fields(config):
@@ -134,11 +135,11 @@ def load_model(
     stock, kind = model.config, config["model_type"]
     tied = stock.tie_word_embeddings
     head, embedding = head_and_embedding(kind)
-    # Before any memory is taken: what config.json asks for may be absurd.
+    # Before memory is allocated: the sizes in config.json may be absurd.
     views = tensor_views(dict(model.named_parameters()), kind, tied=tied)
     where = find_tensors(folder, views, copies={head: embedding} if tied else {}, passed_over=is_computed)
     model.to(dtype or stored_dtype(where)).to_empty(device=device or "cpu")  # type: ignore[arg-type]
-    # Computed, not stored: moving from the meta device left its numbers undefined.
+    # These numbers are computed, not stored: after the meta device they are undefined.
     model.model.rotary_emb = type(model.model.rotary_emb)(stock).to(device or "cpu")
     model.tie_weights()
     read_tensors(where, tensor_views(dict(model.named_parameters()), kind, tied=tied))
@@ -146,7 +147,7 @@ def load_model(
 
 
 def _empty_model(config: Mapping[str, Any]) -> PreTrainedModel:
-    """The stock model of a `config.json` on the meta device: its shapes."""
+    """The stock model of a `config.json` on the meta device, which only has shapes."""
     stock = stock_config(config)
     with torch.device("meta"):
         return stock_class(stock)(stock).eval()
@@ -157,8 +158,8 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of a checkpoint folder, read from its data files, with the user's chat template if there is one.
 
-    All known families have a `tokenizer.json` or the `vocab.json` and `merges.txt` of Qwen's tokenizer, whatever class
-    of their own they name. Others need their own code, which runs only with `trust_remote_code`.
+    All known families have a `tokenizer.json`, or the `vocab.json` and `merges.txt` of Qwen's tokenizer, even if they
+    name a class of their own. Other tokenizers need their own code, which runs only with `trust_remote_code`.
     """
     if (folder / "tokenizer.json").is_file():
         reader: Any = PreTrainedTokenizerFast
@@ -178,32 +179,32 @@ def load_tokenizer(
 def mask_id_of(
     tokenizer: PreTrainedTokenizerBase,
     config: Mapping[str, Any],
-    record: FamilyRecord | None,
+    known: KnownFamily | None,
     mask_token: str | int | None,
 ) -> int:
-    """The mask id: as the user says, else as tokenizer or configuration say, else by the family's own mask token.
+    """The mask id: the user's, else that of tokenizer or configuration, else that of the family's usual mask token.
 
-    Raises ForkLeftError naming candidates if none of them says.
+    Raises ForkLeftError, naming candidates, if none of them gives one.
     """
     named = SimpleNamespace(mask_token_id=config.get("mask_token_id"))
     silent = mask_token is None and tokenizer.mask_token_id is None and named.mask_token_id is None
-    if silent and record is not None and record.mask_token is not None:
-        if record.adds_mask and record.mask_token not in tokenizer.get_vocab():
-            tokenizer.add_special_tokens({"mask_token": record.mask_token})
-        if record.mask_token in tokenizer.get_vocab():
-            mask_token = record.mask_token
+    if silent and known is not None and known.mask_token is not None:
+        if known.adds_mask and known.mask_token not in tokenizer.get_vocab():
+            tokenizer.add_special_tokens({"mask_token": known.mask_token})
+        if known.mask_token in tokenizer.get_vocab():
+            mask_token = known.mask_token
     return resolve_mask_id(tokenizer, named, mask_token)
 
 
 def stop_ids_of(tokenizer: PreTrainedTokenizerBase, folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
-    """What ends a response, of a checkpoint folder whose `config.json` is `config` (`vocabulary.resolve_stop_ids`)."""
+    """The stop ids of a checkpoint folder whose `config.json` is `config` (`vocabulary.resolve_stop_ids`)."""
     path = folder / "generation_config.json"
     generation = read_json(path) if path.is_file() else {}
     return resolve_stop_ids(tokenizer, SimpleNamespace(**generation), SimpleNamespace(**config))
 
 
 def read_sidecar(folder: Path) -> Sidecar | None:
-    """What ForkLeft noted in a folder that it wrote; None in others."""
+    """The sidecar in a folder; None in a folder without one."""
     path = folder / SIDECAR
     if not path.is_file():
         return None
@@ -224,7 +225,7 @@ def read_sidecar(folder: Path) -> Sidecar | None:
 
 
 def _lasting_name(path_or_hub_id: str | Path) -> str:
-    """A checkpoint's name by which it is found from any folder."""
+    """A name by which a checkpoint is found from any working folder."""
     path = Path(path_or_hub_id).expanduser()
     return str(path.absolute()) if path.is_dir() else str(path_or_hub_id)
 
@@ -234,17 +235,17 @@ def _damaged(path: Path, why: str) -> ForkLeftError:
 
 
 def write_sidecar(folder: Path, student: Student) -> None:
-    """Note a student's facts beside its `config.json`."""
+    """Write a student's facts beside its `config.json`."""
     facts = asdict(student.family)
     fields = {"family": facts.pop("name"), **facts}
     fields |= {"mask_id": student.vocabulary.mask_id, "stop_ids": list(student.vocabulary.stop_ids)}
     write_json(folder / SIDECAR, fields)
 
 
-def _facts(said: FamilyRecord | Family, config: Mapping[str, Any], block_size: int | None) -> Family:
-    """The facts of a family, with the block size that the user wants, or that a record's checkpoint has."""
-    family = said.family if isinstance(said, FamilyRecord) else said
-    if isinstance(said, FamilyRecord) and block_size is None and said.block_size_field is not None:
+def _facts(said: KnownFamily | Family, config: Mapping[str, Any], block_size: int | None) -> Family:
+    """The facts of a family, with the block size that the user wants, or that the checkpoint of a known family has."""
+    family = said.family if isinstance(said, KnownFamily) else said
+    if isinstance(said, KnownFamily) and block_size is None and said.block_size_field is not None:
         block_size = config.get(said.block_size_field)
         if block_size is not None and (not isinstance(block_size, int) or block_size < 1):
             raise ForkLeftError(
@@ -258,8 +259,8 @@ def _own_tokenizer(folder: Path, trust_remote_code: bool) -> Any:
     path = folder / "tokenizer_config.json"
     classes = read_json(path).get("auto_map") if path.is_file() else None
     own = classes.get("AutoTokenizer") if isinstance(classes, dict) else None
-    # One class, or a pair: the slow one and the fast one, of which either may be null.
-    name = next((one for one in (own if isinstance(own, list) else [own]) if isinstance(one, str)), None)
+    # One class, or a pair of a slow and a fast class, of which either may be null.
+    name = next((entry for entry in (own if isinstance(own, list) else [own]) if isinstance(entry, str)), None)
     if name is None:
         raise ForkLeftError(f"{folder} has no tokenizer: expected tokenizer.json, or vocab.json and merges.txt")
     if not trust_remote_code:

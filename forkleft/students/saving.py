@@ -1,9 +1,9 @@
-"""`save_student`: a student back in the format it came from, so that its family's own tools still load it.
+"""`save_student`: write a student in the format it came from, so that its family's own tools still load it.
 
-The weights are written under the checkpoint's own tensor names; its `config.json` is written as it was read, but for
-the dtype and, after a resize, the size of the vocabulary; its tokenizer files and its code are copied, never run, but
-for a chat template that was replaced. A student made of a model in memory is saved as an ordinary Transformers folder.
-Either carries ForkLeft's sidecar (`loading.SIDECAR`).
+The weights are written under the checkpoint's own tensor names. Its `config.json` is written as it was read, except for
+the dtype and, after a resize, the size of the vocabulary. Its tokenizer files and its code are copied and never run;
+only a chat template that was replaced is written anew. A student made from a model in memory is saved as an ordinary
+Transformers folder. Both get ForkLeft's sidecar (`loading.SIDECAR`).
 """
 
 import json
@@ -50,11 +50,11 @@ def save_student(
 ) -> None:
     """Write a student to `folder`, in the format of its origin, as safetensors of at most `shard_bytes` each.
 
-    merge_adapters: add LoRA adapters into the weights that are written; the model in memory keeps them apart.
+    merge_adapters: add LoRA adapters into the written weights; the model in memory stays as it is.
     dtype: of the written weights (default: that of the model).
 
-    Raises ForkLeftError if the model has adapters that are not to be merged, if it is no longer what the configuration
-    to be written describes, if the folder is the origin itself, or if the origin's files are gone.
+    Raises ForkLeftError if the model has adapters and they are not merged, if it no longer fits its configuration, if
+    the folder is the origin itself, or if the origin's files are gone.
     """
     folder = Path(folder).expanduser()
     parameters, adapted = _whole_parameters(student.model, merge_adapters)
@@ -85,7 +85,7 @@ def save_student(
         _copy_small_files(student.origin.folder, folder)
         if student.tokenizer is not None:
             _keep_template(student.tokenizer, folder)
-    # Merged as they are written: a second whole model might not fit.
+    # Merged while they are written: a second whole model might not fit into memory.
     write_tensors(folder, views, dtype=dtype, shard_bytes=shard_bytes, final=partial(_merged, adapted))
     write_json(folder / "config.json", _with_dtype(fields, dtype))
     write_sidecar(folder, student)
@@ -94,8 +94,8 @@ def save_student(
 def merge(source: str | Path, output: str | Path, *, dtype: torch.dtype = torch.float32) -> None:
     """Write the whole model of adapters and their base to the folder `output`, in the format of the base.
 
-    source: a folder or a repository of the hub with adapters alone. dtype: of the written weights; they are added up in
-    float32, in which they were trained.
+    source: a folder or a repository of the hub with only adapters. dtype: of the written weights; the sum is computed
+    in float32, in which the adapters were trained.
 
     Raises ForkLeftError if there are no adapters, if their base is not found, or if `output` is not empty.
     """
@@ -107,7 +107,7 @@ def merge(source: str | Path, output: str | Path, *, dtype: torch.dtype = torch.
 
 
 def refuse_taken(output: Path) -> None:
-    """Raise ForkLeftError if a folder for a model is not a new or an empty one, or cannot be written to."""
+    """Raise ForkLeftError if a folder for a model is not new or empty, or cannot be written to."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ForkLeftError(f"{output} is not an empty folder; name a new one")
     check_writable(output)
@@ -118,7 +118,7 @@ def _whole_parameters(
 ) -> tuple[dict[str, torch.Tensor], dict[torch.Tensor, Any]]:
     """The stock parameters by their stock names, also where PEFT has put adapters around their modules.
 
-    Beside them, the adapted layer of every weight that has one.
+    Also returns the adapted layer of every weight that has adapters.
     """
     adapted = {name: module for name, module in model.named_modules() if hasattr(module, "base_layer")}
     if adapted and not merge_adapters:
@@ -135,7 +135,7 @@ def _whole_parameters(
         )
     parameters: dict[str, torch.Tensor] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        owner = next((one for one in adapted if name.startswith(f"{one}.")), None)
+        owner = next((layer for layer in adapted if name.startswith(f"{layer}.")), None)
         if owner is None:
             parameters[name] = parameter
         elif name.startswith(f"{owner}.base_layer."):
@@ -151,16 +151,16 @@ def _whole_parameters(
 
 
 def _check_described(views: Mapping[str, torch.Tensor], config: PreTrainedConfig, model_type: str) -> None:
-    """Refuse to write tensors that the configuration beside them does not describe: they could not be loaded."""
+    """Refuse to write tensors that do not fit the configuration beside them: they could not be loaded."""
     with torch.device("meta"):
         model = stock_class(config)(config)
     model.tie_weights()
     expected = tensor_views(dict(model.named_parameters()), model_type, tied=config.tie_word_embeddings)
     shapes, described = ({name: tuple(view.shape) for name, view in some.items()} for some in (views, expected))
     if differing := sorted(name for name in shapes | described if shapes.get(name) != described.get(name)):
-        told = [f"{name} {shapes.get(name, 'missing')} / {described.get(name, 'missing')}" for name in differing]
+        lines = [f"{name} {shapes.get(name, 'missing')} / {described.get(name, 'missing')}" for name in differing]
         raise ForkLeftError(
-            f"the student is not what its configuration describes (tensor, its shape / as described): {shown(told)}; "
+            f"the student is not what its configuration describes (tensor, its shape / as described): {shown(lines)}; "
             "only the size of the vocabulary may change, by model.resize_token_embeddings"
         )
 
@@ -173,16 +173,18 @@ def _check_plain(layer: Any, name: str) -> None:
 
 @torch.no_grad()
 def _merged(adapted: Mapping[torch.Tensor, Any], weight: torch.Tensor) -> torch.Tensor:
-    """A weight with the active LoRA adapters of its layer added, unless they are already in it or there are none."""
+    """A weight plus the active LoRA adapters of its layer that are not merged into it yet."""
     if weight not in adapted:
         return weight
     layer = adapted[weight]
-    active = [one for one in layer.active_adapters if one in layer.lora_A and one not in layer.merged_adapters]
-    return sum((layer.get_delta_weight(one).to(weight) for one in active), weight)
+    active = [
+        adapter for adapter in layer.active_adapters if adapter in layer.lora_A and adapter not in layer.merged_adapters
+    ]
+    return sum((layer.get_delta_weight(adapter).to(weight) for adapter in active), weight)
 
 
 def _with_dtype(fields: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """The configuration with the dtype of the weights beside it, under whichever name it has there."""
+    """The configuration with the dtype of the written weights, in the field that it already has for it."""
     name = "torch_dtype" if "torch_dtype" in fields else "dtype"
     return {**fields, name: str(dtype).removeprefix("torch.")} if name in fields else dict(fields)
 
@@ -194,11 +196,11 @@ def _copy_small_files(origin: Path, folder: Path) -> None:
 
 
 def _keep_template(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Leave the chat template that the student was used with, where it is not the one in the copied files."""
+    """Write the chat template that the student was used with, if it is not the one in the copied files."""
     path, settings = folder / "chat_template.jinja", folder / "tokenizer_config.json"
     fields = read_json(settings) if settings.is_file() else {}
     stored = path.read_text(encoding="utf-8") if path.is_file() else fields.get("chat_template")
-    # A tokenizer may have several templates by name; then they are its own.
+    # A tokenizer may have several named templates; then they are its own.
     if not isinstance(tokenizer.chat_template, str) or tokenizer.chat_template == stored:
         return
     write_text(path, tokenizer.chat_template)

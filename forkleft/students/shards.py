@@ -1,6 +1,6 @@
 """Checkpoint folders: where they are, and their tensors in one or more safetensors files.
 
-Nothing is unpickled and nothing is imported: JSON and safetensors are read, everything else is at most copied.
+Nothing is unpickled or imported: JSON and safetensors are read, all other files are at most copied.
 """
 
 import json
@@ -25,15 +25,16 @@ from forkleft.students.bundled import local_path
 _ONE_FILE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
-# What a student needs of a repository: weights, configuration, tokenizer; its code is kept, for saving, and never run.
+# What a student needs of a repository: weights, configuration, tokenizer. Its code is kept for saving, and never run.
 _WEIGHTS = "*.safetensors"
 _DOWNLOADED = [_WEIGHTS, "*.json", "*.txt", "*.jinja", "*.model", "*.py", "LICENSE*", "NOTICE*"]
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-# What this module writes, and may therefore remove.
+# The files that this module writes, and so may remove.
 _WRITTEN = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _SHOWN = 20
-# No connection, or none allowed. Those of the client's own HTTP library are told by name: it has changed once.
+# No connection, or none allowed. Errors of the client's HTTP library are recognised by name: that library has changed
+# once.
 _UNREACHED = (LocalEntryNotFoundError, OfflineModeIsEnabled, ConnectionError)
 _UNREACHED_NAMES = ("ConnectError", "ConnectTimeout", "ReadTimeout", "ProxyError")
 
@@ -41,7 +42,7 @@ _UNREACHED_NAMES = ("ConnectError", "ConnectTimeout", "ReadTimeout", "ProxyError
 def checkpoint_folder(path_or_hub_id: str | Path, *, weights: bool = True) -> Path:
     """The local folder of a checkpoint in safetensors, downloaded if it is a repository of the Hugging Face hub.
 
-    weights: whether they are downloaded, too.
+    weights: download them, too.
     A repository is `owner/name`, or `owner/name@revision` for a branch, tag or commit of it; `lab:NAME` is a model of
     the lab. Raises ForkLeftError if there is none of these, or if its weights are in other formats only.
     """
@@ -76,7 +77,7 @@ def checkpoint_folder(path_or_hub_id: str | Path, *, weights: bool = True) -> Pa
 
 
 def hub_unreached(error: BaseException | None) -> bool:
-    """Whether an error of the hub's client says that there was no way to the hub, and nothing about what is there."""
+    """Whether an error of the hub's client means that the hub was not reached. It then says nothing about the model."""
     while error is not None:
         if isinstance(error, _UNREACHED) or type(error).__name__ in _UNREACHED_NAMES:
             return True
@@ -85,7 +86,7 @@ def hub_unreached(error: BaseException | None) -> bool:
 
 
 def not_reached(name: str | Path) -> ForkLeftError:
-    """What to say of a model that is not here, where the hub was not reached."""
+    """The error for a model that is not on this machine, if the hub was not reached."""
     if huggingface_hub.constants.is_offline_mode():
         why, what = "the hub was not asked, since HF_HUB_OFFLINE is set", "unset it to download the model"
     else:
@@ -112,15 +113,15 @@ def first_line(error: BaseException) -> str:
 
 
 def refuse_other_weights(folder: Path) -> None:
-    """Raise ForkLeftError if the folder's only weights are pickles, or GGUF files of which none was named."""
+    """Raise ForkLeftError if the folder's only weights are pickles, or GGUF files and none was named."""
     _refuse(str(folder), [path.name for path in folder.iterdir()])
 
 
 def refuse_other_weights_on_hub(name: str, revision: str | None) -> None:
-    """The same for a repository of the hub, of which only its list of files is asked for."""
+    """The same for a repository of the hub; only its list of files is downloaded."""
     try:
         files = huggingface_hub.list_repo_files(name, revision=revision)
-    except (OSError, ValueError):  # without the hub nothing can be said of files that were not downloaded
+    except (OSError, ValueError):  # without the hub nothing is known about files that were not downloaded
         return
     _refuse(name, files)
 
@@ -129,7 +130,7 @@ def _refuse(where: str, files: Iterable[str]) -> None:
     files = sorted(files)
     if any(fnmatch(file, "*.safetensors") and "/" not in file for file in files):
         return
-    # To load a pickle is to run what is in it.
+    # Loading a pickle runs the code in it.
     if pickles := [file for file in files if any(fnmatch(file, pattern) for pattern in _PICKLES)]:
         raise ForkLeftError(
             f"{where} has its weights in {shown(pickles)}: pickles, which can run code when they are loaded, are "
@@ -150,20 +151,22 @@ def find_tensors(
     copies: Mapping[str, str],
     passed_over: Callable[[str], bool],
 ) -> dict[str, Path]:
-    """The file of every tensor of a checkpoint that belongs into `views`, of which only the shapes are looked at.
+    """The file of every tensor of a checkpoint that belongs into `views`. Of the views, only the shapes are used.
 
-    copies: names that may be there too if they equal another tensor (a tied head). passed_over: names to leave alone.
-    Raises ForkLeftError for missing or damaged files, and listing the tensors that are missing, unexpected, of another
-    shape than their view, or not in floating point.
+    copies: names that may also exist, if they equal another tensor (a tied head). passed_over: names to ignore.
+    Raises ForkLeftError for missing or damaged files; and, listing them, for tensors that are missing, unexpected, of
+    another shape than their view, or not in floating point.
     """
     where = _files_of_tensors(folder)
     unexpected = sorted(name for name in where if name not in views and name not in copies and not passed_over(name))
     missing = sorted(set(views) - set(where))
     if unexpected or missing:
-        told = [
+        faults = [
             f"{kind}: {shown(names)}" for kind, names in (("missing", missing), ("unexpected", unexpected)) if names
         ]
-        raise ForkLeftError(f"the tensors in {folder} are not those that its config.json describes; {'; '.join(told)}")
+        raise ForkLeftError(
+            f"the tensors in {folder} are not those that its config.json describes; {'; '.join(faults)}"
+        )
     found = {name: path for name, path in where.items() if name in views}
     for path, names in _by_file(found).items():
         with _opened(path) as file:
@@ -191,7 +194,7 @@ def find_tensors(
 
 
 def stored_dtype(where: Mapping[str, Path]) -> torch.dtype:
-    """The dtype that holds all the tensors that `find_tensors` found, as they are stored."""
+    """The dtype that can hold all stored tensors that `find_tensors` found."""
     stored = set()
     for path, names in _by_file(where).items():
         with _opened(path) as file:
@@ -225,10 +228,10 @@ def write_tensors(
 ) -> None:
     """Write tensors to safetensors files of at most `shard_bytes` each (or one tensor), with an index if several.
 
-    final: makes of a view what is to be written (adapters added), a file at a time so that no second model is held.
-    All files are there before the first takes its name; only then do weights of an earlier save go.
+    final: turns a view into what is written (adapters added), one file at a time, so that memory never holds a second
+    model. All files are complete before the first gets its name; only then are weights of an earlier save removed.
     """
-    # Without memory: views of one tensor (experts) share theirs, and would be kept together.
+    # On the meta device: views of one tensor (experts) share memory, and would be put into the same file.
     shapes = {name: torch.empty(view.shape, dtype=dtype, device="meta") for name, view in views.items()}
     shards = huggingface_hub.split_torch_state_dict_into_shards(shapes, max_shard_size=shard_bytes)
     files = [*shards.filename_to_tensors, *([_INDEX] if shards.is_sharded else [])]
@@ -244,7 +247,7 @@ def write_tensors(
 
 
 def make_readable(path: Path) -> None:
-    """Give a file the permissions that new files get beside it: safetensors lets nobody but its owner read its own."""
+    """Give a file the usual permissions of a new file there: safetensors makes files that only their owner can read."""
     other = path.with_name(f"{path.name}.new")
     other.touch()
     path.chmod(stat.S_IMODE(other.stat().st_mode))
@@ -258,8 +261,8 @@ def shown(names: list[str]) -> str:
 
 
 def remove_stale(folder: Path, kept: Collection[str]) -> None:
-    """Remove weight files of an older model, cut into other shards, but for the names in `kept`; no other file."""
-    # The index first: as long as it is there, it says which files are the weights.
+    """Remove the weight files of an older save, except the names in `kept`. No other file is removed."""
+    # The index first: while it exists, it says which files are the weights.
     old = [folder / _INDEX, *(path for path in folder.iterdir() if _WRITTEN.fullmatch(path.name))]
     for path in old:
         if path.name not in kept:

@@ -1,4 +1,4 @@
-"""The student: a stock causal-LM module and the facts that make it a diffusion model."""
+"""The student: a stock causal LM and the facts that make it a diffusion model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _SUPPORTED = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalL
 class Origin:
     """The checkpoint a student was loaded from, so that it can be saved back in the same format.
 
-    source: what was asked for, a folder or a repository of the hub; folder: where its small files lie; config: its
+    source: as the user named it, a folder or a repository of the hub; folder: where its small files are; config: its
     `config.json` as it was read.
     """
 
@@ -30,11 +30,11 @@ class Origin:
 
 
 class Student:
-    """A diffusion language model. Make one with `load_student` or, of a model in memory, with `Student.from_model`.
+    """A diffusion language model. Make one with `load_student` or, from a model in memory, with `Student.from_model`.
 
     model: the stock module, trained and saved as usual; family: how it attends and is read; vocabulary: 𝒱, mask and
-    stop ids; tokenizer: turns tokens into text where there is one; origin: the checkpoint it came from, if any;
-    excluded_V: which ids are not of 𝒱.
+    stop ids; tokenizer: turns tokens into text, if there is one; origin: the checkpoint it came from, if any;
+    excluded_V: which ids are outside 𝒱.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Student:
         self.origin = origin
         head = model.get_output_embeddings()
         self._excluded_ids = vocabulary.excluded(head.weight.shape[0]).nonzero().flatten()
-        # Up to the last id of 𝒱: behind it all rows of a head are excluded, and heads differ in how many they have.
+        # Up to the last id of 𝒱. All rows of a head after it are excluded, and heads differ in how many those are.
         self.excluded_V = vocabulary.excluded(max(vocabulary.valid) + 1)
         model.set_attn_implementation(ATTENTION_NAME)
 
@@ -71,7 +71,7 @@ class Student:
         tokenizer: PreTrainedTokenizerBase | None = None,
         origin: Origin | None = None,
     ) -> "Student":
-        """A student from a stock model in memory; all its ids are valid but mask and pad.
+        """A student from a stock model in memory. All its ids are valid except mask and pad.
 
         Raises ForkLeftError if the mask id is missing or outside the embeddings, if no stop id is given, or if the
         model's attention would not follow our masks.
@@ -81,7 +81,7 @@ class Student:
         ids = set(range(model.get_output_embeddings().weight.shape[0]))
         pad_id = model.config.pad_token_id
         if tokenizer is not None:
-            # The rows behind the last token pad the head; a table of tokens can have gaps, too.
+            # The rows after the last token pad the head. A vocabulary can have gaps, too.
             ids.intersection_update(tokenizer.get_vocab().values())
             pad_id = tokenizer.pad_token_id
         return cls(model, family, Vocabulary.of_ids(ids, mask_id, stop_ids, pad_id=pad_id), tokenizer, origin)
@@ -93,7 +93,7 @@ class Student:
 
     @property
     def text_tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer, for whoever reads or writes text. Raises ForkLeftError if the student has none."""
+        """The tokenizer, where text is read or written. Raises ForkLeftError if the student has none."""
         if self.tokenizer is None:
             raise ForkLeftError("the student has no tokenizer, which turns text into tokens and back; load it with one")
         return self.tokenizer
@@ -125,7 +125,7 @@ class Student:
         out = self.model.base_model(
             input_ids=ids_N[None],
             position_ids=positions_N[None],
-            # A 4-D mask passes through Transformers untouched; the layout decides, this one is never looked at.
+            # Transformers does not change a 4-D mask. This one is never read: the layout decides.
             attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=ids_N.device),
             use_cache=False,
             forkleft_layout=layout,
@@ -136,7 +136,7 @@ class Student:
         """`logits_SV` over the output head, at least float32, −inf outside 𝒱."""
         logits_SV = self.model.get_output_embeddings()(hidden_SD)
         logits_SV = logits_SV.to(torch.promote_types(logits_SV.dtype, torch.float32))
-        # Few columns are excluded: to fill those is cheaper than to pass a mask over the whole vocabulary.
+        # Few columns are excluded: filling them is cheaper than masking the whole vocabulary.
         self._excluded_ids = self._excluded_ids.to(logits_SV.device)
         return logits_SV.index_fill_(-1, self._excluded_ids, float("-inf"))
 
@@ -166,7 +166,7 @@ class Student:
 
 def embedding_rows(model: PreTrainedModel) -> int:
     """How many ids have a row in the model's input embeddings."""
-    # Of any class that counts its rows: adapters and quantisation put their own in the place of the stock one.
+    # Any class that has this count: adapters and quantisation replace the stock class by their own.
     embeddings: Any = model.get_input_embeddings()
     return embeddings.num_embeddings
 
@@ -174,10 +174,10 @@ def embedding_rows(model: PreTrainedModel) -> int:
 def _check_attention(model: PreTrainedModel) -> None:
     """Refuse models whose attention would ignore or misread the masks.
 
-    Many classes add something of their own (sinks, soft-caps, scaled logits, a cache of another kind) that a general
-    test would miss, so only those that the oracles of the tests cover are let in.
+    Many classes add something of their own (sinks, soft-caps, scaled logits, another kind of cache) that a general
+    check would miss. So only the classes that the oracles of the tests cover are accepted.
     """
-    names = {one.__name__ for one in type(model).__mro__}
+    names = {base.__name__ for base in type(model).__mro__}
     if not names & _SUPPORTED:
         raise ForkLeftError(
             f"{type(model).__name__} is not among the classes whose attention is known to follow ForkLeft's masks: "

@@ -1,8 +1,8 @@
 """The teacher's answers d, and the file that keeps them.
 
-An answer is decoded once for a prompt, a teacher and a decoding configuration. The cache is a file of one JSON object a
-line, each with a checksum over its key and answer. It is only ever appended to, under a lock, so that processes may
-share it; a line that was torn by a crash or damaged on disk is not trusted, and its answer is asked for again.
+An answer is decoded once for a prompt, a teacher and a decoding configuration. The cache is a file with one JSON object
+a line, each with a checksum over its key and answer. Lines are only appended, under a lock, so that processes may share
+the file. A line that a crash cut or the disk damaged is ignored, and its answer is decoded again.
 """
 
 import json
@@ -23,7 +23,7 @@ Keep = Callable[[int, "Answer"], None]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a teacher wrote, as text. `stopped`: whether it ended by itself, or by the budget."""
+    """What a teacher wrote, as text. `stopped`: it ended by itself, not by the budget."""
 
     text: str
     stopped: bool
@@ -34,16 +34,16 @@ class Answerer(Protocol):
 
     @property
     def identity(self) -> str:
-        """A name that changes when the answers may."""
+        """A name that changes whenever the answers may change."""
 
     def answers(
         self, conversations: Sequence[Sequence[Message]], *, max_new_tokens: int, keep: Keep | None = None
     ) -> list[Answer]:
-        """A greedy answer to each conversation. `keep` gets its number and the answer as soon as there is one."""
+        """A greedy answer to each conversation. `keep` gets the number of each and its answer as soon as it ends."""
 
 
 class AnswerCache:
-    """Answers in a file; see the module's text. Raises ForkLeftError if the file cannot be read or written."""
+    """Answers in a file, as the docstring of the module says. Raises ForkLeftError if it cannot be read or written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -60,17 +60,17 @@ class AnswerCache:
         return len(self._known)
 
     def __getitem__(self, key: str) -> Answer:
-        """The answer of a key that has been found before."""
+        """The answer of a key that `get` has found, or that was put."""
         return self._known[key]
 
     def get(self, key: str) -> Answer | None:
-        """The answer of a key, also if another process has found it in the meantime."""
+        """The answer of a key, also if another process has written it in the meantime; None if there is none."""
         if key not in self._known:
             self._read()
         return self._known.get(key)
 
     def put(self, answers: dict[str, Answer]) -> None:
-        """Append answers, each a line; those that are known already are left as they are."""
+        """Append answers, one a line, except those that are known already."""
         try:
             self._append(answers)
         except OSError as error:
@@ -84,7 +84,7 @@ class AnswerCache:
             self._read()
             new = {key: answer for key, answer in answers.items() if key not in self._known}
             end = file.seek(0, os.SEEK_END)
-            # Behind a torn line a new one begins, or both were lost.
+            # After a cut line start a new one, or both would be lost.
             torn = end > 0 and file.seek(end - 1) >= 0 and file.read(1) != b"\n"
             file.write(b"\n" * torn + b"".join(_line(key, answer) for key, answer in new.items()))
             file.flush()
@@ -92,7 +92,7 @@ class AnswerCache:
             self._known |= new
 
     def _read(self) -> None:
-        """Take in the whole lines behind those that were read before."""
+        """Read the complete lines after those that were read before."""
         for line, record in read_appended(self.path, self._read_to):
             if line.endswith(b"\n"):
                 self._read_to += len(line)
@@ -105,7 +105,7 @@ def _line(key: str, answer: Answer) -> bytes:
 
 
 def _trusted(record: dict[str, Any] | None) -> dict[str, Answer]:
-    """The key and answer of a line; nothing, if it is not as it was written."""
+    """The key and answer of a line; empty if the line is damaged."""
     if record is None or record.pop("sum", None) != _checksum(record):
         return {}
     try:
@@ -132,10 +132,10 @@ def cached_answers(
     max_new_tokens: int,
     found: Callable[[int], None] = lambda count: None,
 ) -> list[Answer]:
-    """The teacher's answers, asked for only where the cache has none, and kept there.
+    """The teacher's answers. Only those that the cache lacks are decoded, and then kept there.
 
-    Each is kept when it comes, so that only those under way are lost if a long row of questions is broken off. found:
-    hears of each, and how many of the conversations it answers: one may be there twice.
+    Each answer is kept as soon as it comes, so that an interrupted run loses only those under way. found: called with
+    each answer and the number of conversations that it answers, since a conversation may be there twice.
     """
     keys = [answer_key(teacher.identity, messages, max_new_tokens) for messages in conversations]
     missing = {key: messages for key, messages in zip(keys, conversations, strict=True) if cache.get(key) is None}

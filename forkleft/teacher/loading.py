@@ -38,21 +38,21 @@ def load_teacher(
     """Load a causal LM (dense, mixture of experts, GGUF) as a frozen teacher.
 
     path_or_hub_id: a folder, a GGUF file, a repository of the hub (`owner/name` or `owner/name@revision`), `lab:NAME`.
-    student: whose teacher it is to be. Both must share a tokenizer but for special tokens; what they share is logged,
-        and the teacher's answers end at the stop ids of both.
-    gguf_file: the name of a GGUF file in the folder or repository; a path to the file itself will do, too.
+    student: which it will teach. Both must share a tokenizer, except for special tokens. What they share is logged, and
+        the teacher's answers end at the stop ids of both.
+    gguf_file: the name of a GGUF file in the folder or repository; not needed if the path is that of the file itself.
     chat_template: a Jinja file, or the template itself, for a tokenizer that has none or instead of its own.
     dtype, device: of the parameters (default: float32, where Transformers puts them).
     batch_size: sequences in one forward.
-    trust_remote_code: run the repository's own code, where its class is not one of Transformers.
-    weights: False leaves them where they are, also on the hub: a teacher on the meta device, to check prompts with.
+    trust_remote_code: run the repository's own code if its class is not in Transformers.
+    weights: False neither reads nor downloads them, and gives a teacher on the meta device, to check prompts with.
     settings: for `from_pretrained`, such as `device_map` or `quantization_config`.
 
     Raises ForkLeftError if it cannot be loaded whole, if it is a diffusion model, or if student and teacher cut text
     differently.
     """
     _refuse_diffusion(path_or_hub_id)
-    # First: a file that is not there is said before a large model is loaded.
+    # First, so that a missing file is reported before a large model is loaded.
     template = None if chat_template is None else read_template(chat_template)
     model, tokenizer = load_causal_lm(
         path_or_hub_id,
@@ -66,9 +66,9 @@ def load_teacher(
         tokenizer.chat_template = template
     stop_ids = resolve_stop_ids(tokenizer, model.generation_config, model.config)
     if student is not None:
-        stop_ids, told = _agreed_stop_ids(student, model, tokenizer, stop_ids)
+        stop_ids, summary = _agreed_stop_ids(student, model, tokenizer, stop_ids)
         if weights:
-            _LOG.info(told)
+            _LOG.info(summary)
     teacher = Teacher(model, tokenizer, stop_ids=stop_ids, batch_size=batch_size)
     if device is not None:
         teacher.place(torch.device(device))
@@ -83,7 +83,7 @@ def _refuse_diffusion(path_or_hub_id: str | Path) -> None:
         noted, (source, _, revision) = False, str(path_or_hub_id).partition("@")
     try:
         config, _ = PretrainedConfig.get_config_dict(source, revision=revision or None)
-    except (OSError, ValueError):  # a GGUF file, or nothing at all: whatever it is, loading says
+    except (OSError, ValueError):  # a GGUF file, or nothing at all: loading will report it
         config = {}
     if noted or is_diffusion(config):
         raise DiffusionError(
@@ -95,10 +95,10 @@ def _refuse_diffusion(path_or_hub_id: str | Path) -> None:
 def _agreed_stop_ids(
     student: Student, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, own: Sequence[int]
 ) -> tuple[tuple[int, ...], str]:
-    """The stop ids of both, after checking that the tokenizers agree, and what they share, in words."""
+    """Check that the tokenizers agree; return the stop ids of both, and a sentence about what they share."""
     if student.tokenizer is None:
         raise ForkLeftError("the student has no tokenizer to compare with the teacher's; load it with one")
-    ours, theirs = ({i: token for token, i in one.get_vocab().items()} for one in (student.tokenizer, tokenizer))
+    ours, theirs = ({i: token for token, i in table.get_vocab().items()} for table in (student.tokenizer, tokenizer))
     # An id that means something else to the teacher does not end its answers.
     stop_ids = tuple(dict.fromkeys([*own, *(i for i in student.vocabulary.stop_ids if theirs.get(i) == ours.get(i))]))
     shared = common_vocabulary(
@@ -112,8 +112,8 @@ def _agreed_stop_ids(
     apart = [table[i] for table in (ours, theirs) for i in sorted(table) if ours.get(i) != theirs.get(i)]
     more = f" and {len(apart) - _SHOWN} more" if len(apart) > _SHOWN else ""
     ends = ", ".join(f"{theirs.get(i)!r} ({i})" for i in stop_ids)
-    told = (
+    summary = (
         f"student and teacher share {len(shared.valid)} token ids; tokens of only one of them: "
         f"{', '.join(map(repr, apart[:_SHOWN])) or 'none'}{more}; answers end at {ends}"
     )
-    return stop_ids, told
+    return stop_ids, summary

@@ -15,7 +15,7 @@ from forkleft.errors import ForkLeftError
 from forkleft.prompts import Message, Reading, prompt_ids
 from forkleft.teacher.answers import Answer, Keep
 
-# How many batches are filled with prompts of like length.
+# So many batches are sorted by length together, so that each has prompts of similar length.
 _BATCHES_SORTED = 8
 
 
@@ -38,7 +38,7 @@ class Teacher:
 
     @cached_property
     def identity(self) -> str:
-        """A fingerprint of model, stop ids and chat template: other weights, another identity."""
+        """A fingerprint of model, stop ids and chat template. Other weights give another identity."""
         template = self.tokenizer.chat_template
         return fingerprint(self.model, [*map(str, self.stop_ids), template if isinstance(template, str) else ""])
 
@@ -51,12 +51,12 @@ class Teacher:
         """`logits_SV`: hidden states times the output head."""
         weight_VE = self.head_weight
         if weight_VE.is_meta:
-            # A device map left it in other memory, from which Accelerate fetches it when the head is called.
+            # A device map moved the head to other memory. Accelerate fetches it when the head is called.
             return self.model.get_output_embeddings()(hidden_SE)
         return hidden_SE.to(weight_VE.device, weight_VE.dtype) @ weight_VE.T
 
     def place(self, device: torch.device) -> None:
-        """Move the model to a device, unless it was loaded onto several, or in a quantised form that stays put."""
+        """Move the model to a device, unless it is spread over several, or quantised in a form that cannot move."""
         if not hasattr(self.model, "hf_device_map") and not getattr(self.model, "is_quantized", False):
             self.model.to(device)
 
@@ -64,12 +64,12 @@ class Teacher:
     def answers(
         self, conversations: Sequence[Sequence[Message]], *, max_new_tokens: int, keep: Keep | None = None
     ) -> list[Answer]:
-        """A greedy answer to each conversation, in batches of prompts of like length.
+        """A greedy answer to each conversation, in batches of prompts of similar length.
 
-        keep: gets the number of a conversation and its answer when that ends, while others of its batch go on.
+        keep: gets the number of a conversation and its answer as soon as that ends, before the batch does.
         """
         prompts = [prompt_ids(self.tokenizer, messages) for messages in conversations]
-        # Sorted part by part: with all short prompts in front one would expect too early an end.
+        # Sorted part by part: with all short prompts first, the estimate of the time left would be too short.
         part = _BATCHES_SORTED * self.batch_size
         parts = [range(start, min(start + part, len(prompts))) for start in range(0, len(prompts), part)]
         order = [k for numbers in parts for k in sorted(numbers, key=lambda k: len(prompts[k]))]
@@ -88,13 +88,15 @@ class Teacher:
     def _write(
         self, prompts: list[list[int]], max_new_tokens: int, ended: Callable[[int, list[int]], None], *, at_once: bool
     ) -> None:
-        """Continue each prompt greedily. `ended` gets every row with its new ids: as soon as it ends, or with the last
-        of the batch, which saves looking at the ids after each token."""
+        """Continue each prompt greedily. `ended` gets every row with its new ids.
+
+        at_once: as soon as the row ends. Otherwise with the last of the batch, which saves a check after each token.
+        """
         filler = self.stop_ids[0]
         width = max(map(len, prompts))
         ids_BT = torch.tensor([[filler] * (width - len(prompt)) + prompt for prompt in prompts])
         mask_BT = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-        # What is not said here Transformers takes from the checkpoint, whose defaults may sample or penalise.
+        # All is set here: Transformers takes the rest from the checkpoint, whose defaults may sample or penalise.
         greedy = GenerationConfig(
             do_sample=False,
             num_beams=1,
@@ -114,7 +116,7 @@ class Teacher:
             for row in [row for row in going_on if last[row] in self.stop_ids]:
                 going_on.remove(row)
                 ended(row, ids_BT[row, width:].tolist())
-            # What ends a row stands in the configuration; here it is only noticed.
+            # The configuration ends a row; this function only notices it.
             return torch.zeros(len(ids_BT), dtype=torch.bool, device=ids_BT.device)
 
         out_BT = self.model.generate(
@@ -138,12 +140,12 @@ class Teacher:
         found: dict[int, torch.Tensor] = {}
         for start in range(0, len(order), self.batch_size):
             chosen = order[start : start + self.batch_size]
-            # t_i needs what stands before position i; the token there, and all behind it, are never put in.
+            # t_i needs only what is before position i. The token there, and all after it, are left out.
             rows = [
                 [*readings[k].prompt, *readings[k].response[: max(readings[k].positions, default=0)]] for k in chosen
             ]
             width = max(map(len, rows))
-            # Padding stands on the right, where causal attention never looks.
+            # Padding is on the right, which causal attention never sees.
             ids_BT = torch.tensor([row + [self.stop_ids[0]] * (width - len(row)) for row in rows])
             hidden_BTE = self.model.base_model(input_ids=ids_BT.to(self.model.device), use_cache=False)[0]
             for k, hidden_TE in zip(chosen, hidden_BTE, strict=True):
@@ -166,7 +168,7 @@ class Teacher:
 
     @cached_property
     def _head_is_plain(self) -> bool:
-        # A soft-cap hardly shows in small logits, so the configuration is asked as well.
+        # A soft-cap hardly changes small logits, so the configuration is checked as well.
         scales = (getattr(self.model.config, name, None) for name in ("final_logit_softcapping", "logit_scale"))
         if any(scale not in (None, 1.0) for scale in scales):
             return False

@@ -20,17 +20,17 @@ from forkleft.teacher.answers import Answer, Keep
 
 _LOG = logging.getLogger(__name__)
 _KEPT = "skip_special_tokens"
-# Seconds in which a server that runs says which models it has.
+# A running server lists its models within so many seconds.
 _REACHED_WITHIN = 10.0
 
 
 class AnswerServer:
     """A model behind `url` (for instance http://localhost:8000/v1).
 
-    stop: texts that end an answer and are no part of it: those of both models' stop tokens, which are
-    `[teacher.tokenizer.decode([i]) for i in teacher.stop_ids]`. attempts: how often a request is tried, waiting 1, 2,
-    4 … times `pause` seconds in between. timeout: seconds for one request. concurrency: requests under way at a time.
-    patience: after so many seconds without any answer a warning says so, the next after 2, 4 … times as many.
+    stop: texts that end an answer and are not part of it: those of both models' stop tokens,
+    `[teacher.tokenizer.decode([i]) for i in teacher.stop_ids]`. attempts: how often a request is tried, with pauses of
+    1, 2, 4 … times `pause` seconds. timeout: seconds for one request. concurrency: requests at the same time.
+    patience: after so many seconds without any answer there is a warning, the next after 2, 4 … times as many.
     """
 
     def __init__(
@@ -49,20 +49,20 @@ class AnswerServer:
         self.url, self.model, self.api_key = url.rstrip("/"), model, api_key
         self.stop = tuple(sorted(set(stop) - {""}))
         self.attempts, self.pause, self.timeout, self.concurrency = attempts, pause, timeout, concurrency
-        # What went wrong last, for those who wait.
+        # `_trouble`: the last error, for the warning.
         self._patience, self._trouble = patience, ""
-        # vLLM and SGLang look for `stop` in text from which special tokens were removed, unless they are told to stay.
+        # vLLM and SGLang look for `stop` in text without special tokens, unless this option keeps them.
         self._extensions: dict[str, Any] = {_KEPT: False} if self.stop else {}
 
     @property
     def identity(self) -> str:
-        """The name of the model and what ends its answers; a server does not tell more, and it may move."""
+        """The name of the model and what ends its answers. A server does not say more, and its address may change."""
         return json.dumps({"model": self.model, "stop": self.stop})
 
     def answers(
         self, conversations: Sequence[Sequence[Message]], *, max_new_tokens: int, keep: Keep | None = None
     ) -> list[Answer]:
-        """A greedy answer to each conversation; `keep` gets its number and the answer when it comes.
+        """A greedy answer to each conversation; `keep` gets the number and the answer as soon as it comes.
 
         Raises ForkLeftError if the server cannot be reached or understood.
         """
@@ -83,7 +83,7 @@ class AnswerServer:
                 replies.put((None, error))
 
         for _ in range(min(self.concurrency, len(conversations))):
-            # Not a pool, which would wait for the requests under way after an error or an interrupt.
+            # Not a pool: after an error or an interrupt it would wait for the requests under way.
             threading.Thread(target=work, daemon=True).start()
         found: dict[int, Answer] = {}
         try:
@@ -102,7 +102,7 @@ class AnswerServer:
         """Raise ForkLeftError if the server cannot be reached, does not let us in, or does not serve the model."""
         listed: set[str] = set()
         try:
-            listed = {one["id"] for one in self._send("models", None, min(self.timeout, _REACHED_WITHIN))["data"]}
+            listed = {model["id"] for model in self._send("models", None, min(self.timeout, _REACHED_WITHIN))["data"]}
         except urllib.error.HTTPError as error:
             if error.code in (401, 403):
                 raise ForkLeftError(f"{self.url} does not let us in (HTTP {error.code}); is the key right?") from None
@@ -111,21 +111,21 @@ class AnswerServer:
                 f"cannot reach {self.url}: {type(error).__name__}: {error}; is the server running, and the address "
                 "right?"
             ) from error
-        except (ValueError, KeyError, TypeError):  # a server that has no such list, or another kind of list
+        except (ValueError, KeyError, TypeError):  # a server without such a list, or with another kind of list
             pass
         if self.model not in listed:
-            # Some servers load what they are asked for; one token tells.
+            # Some servers load a model on request: ask for one token to find out.
             self.answers([[{"role": "user", "content": "1+1=?"}]], max_new_tokens=1)
 
     def _next(self, replies: SimpleQueue[tuple[int | None, Any]]) -> tuple[int | None, Any]:
-        """The next reply; while there is none, a warning now and then."""
+        """The next reply. While there is none, warn now and then."""
         waited = 0.0
         while True:
             try:
                 return replies.get(timeout=self._patience - waited)
             except Empty:
                 waited = self._patience
-                # A server that is merely slow is not complained of again and again.
+                # Do not warn of a slow server again and again.
                 self._patience *= 2
                 _LOG.warning(
                     "no answer from %s for %.0f s%s; a request is given up after %.0f s (answers_timeout), and tried "
@@ -158,7 +158,7 @@ class AnswerServer:
             except urllib.error.HTTPError as error:
                 reason = f"HTTP {error.code}: {error.read(200).decode(errors='replace')}"
                 if error.code in (400, 422) and _KEPT in body and _KEPT in reason:
-                    # `transformers serve` refuses fields that are not OpenAI's; it looks for `stop` in all tokens.
+                    # `transformers serve` refuses fields that OpenAI does not have; it looks for `stop` in all tokens.
                     self._extensions = {}
                     return self._answer(messages, max_new_tokens, over)
                 if error.code < 500 and error.code not in (408, 429):
@@ -172,7 +172,7 @@ class AnswerServer:
         )
 
     def _without_key(self, reason: str) -> str:
-        """A reason to tell, without the key, which a server may repeat."""
+        """The reason without the key, which a server may repeat in its message."""
         return f"{reason.replace(self.api_key, '***') if self.api_key else reason:.300}"
 
     def _post(self, body: dict) -> dict:
@@ -188,13 +188,13 @@ class AnswerServer:
 
 
 def _parsed(reply: dict, stop: Sequence[str]) -> Answer:
-    """Raises ValueError, KeyError, TypeError or IndexError if the reply is not a chat completion at its end."""
+    """The answer in a reply. Raises ValueError, KeyError, TypeError or IndexError if it is no finished completion."""
     choice = reply["choices"][0]
     text, reason = choice["message"]["content"], choice["finish_reason"]
     if not isinstance(text, str):
         raise TypeError(f"expected the answer as text, found {text!r:.80}")
     if reason not in ("stop", "length"):
         raise ValueError(f"expected an answer that ended by stop or length, found {reason!r:.80}")
-    # Some servers leave in the text what ended it.
-    end = min((text.index(one) for one in stop if one in text), default=None)
+    # Some servers leave the stop text in the answer.
+    end = min((text.index(ending) for ending in stop if ending in text), default=None)
     return Answer(text[:end], stopped=reason == "stop" or end is not None)

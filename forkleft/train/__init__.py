@@ -1,1 +1,1 @@
-"""Training: from a recipe and rows of data to updates of the student, and what a run leaves behind."""
+"""Training: from a recipe and rows of data to updates of the student, and the files that a run writes."""

@@ -1,7 +1,7 @@
-"""Which questions a process works on: the order of an epoch, cut into batches, and these divided among the processes.
+"""Which questions a process works on: the order of an epoch, cut into batches, which are divided among the processes.
 
-Accelerate's own division repeats questions from the start of the data to fill the last batches, which would count them
-twice in an update, or gives some processes fewer batches than others, which would leave these waiting.
+Accelerate's own division either repeats questions from the start of the data to fill the last batches, so that they
+count twice in an update, or gives some processes fewer batches, so that the others wait for ever.
 """
 
 import math
@@ -16,7 +16,7 @@ from forkleft.train.data import Example
 
 
 class Batches(Sampler[list[int]]):
-    """Indices for one process. All have equally many batches; in the last one some may have fewer indices, or none.
+    """Indices for one process. All processes have the same number of batches; the last may have fewer indices, or none.
 
     count: examples of the data; batch_size: of one process. The order of an epoch depends on `seed` and the epoch.
     drop_last: leave out the questions at the end of an epoch that do not fill an update of `accumulated` batches.
@@ -40,7 +40,7 @@ class Batches(Sampler[list[int]]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Take the order of another epoch."""
+        """Use the order of another epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -68,10 +68,10 @@ class Loader(DataLoader):
     """A data loader over `Batches` that takes the epoch from the Trainer."""
 
     def __init__(self, examples: Sequence[Example], batches: Batches) -> None:
-        # Any sequence will do, though a Dataset is declared.
+        # Any sequence works, though the declared type is Dataset.
         super().__init__(examples, batch_sampler=batches, collate_fn=list)  # type: ignore[arg-type]
         self._batches = batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass it on."""
+        """Pass the epoch on to the sampler."""
         self._batches.set_epoch(epoch)

@@ -1,4 +1,4 @@
-"""The model card that a training run leaves beside its weights."""
+"""The model card that a training run writes beside its weights."""
 
 import json
 import shlex
@@ -18,7 +18,7 @@ from forkleft.train.config import ForkLeftConfig
 from forkleft.train.data import fill
 
 _TAGS = ("forkleft", "diffusion-language-model", "distillation")
-# To try a model with, by its verifier; those that it was trained on may not be ours to publish.
+# Questions to try a model with, by its verifier. Its training questions may not be ours to publish.
 _QUESTIONS = {
     "lab": "a=7;b=a+5;c=b-a;c?",
     "choice": "Which of these numbers is prime?\nA. 4\nB. 6\nC. 7\nD. 9",
@@ -39,9 +39,12 @@ def model_card(
     tags: Sequence[str] = (),
     metadata: Mapping[str, Any] | None = None,
 ) -> str:
-    """The page, in Markdown with the metadata that the hub reads: `tags` beside our own, and whatever of `metadata` is
-    not None. hub_id: where the model is uploaded to, if it is. adapters: the weights beside the card are adapters.
-    lengthened: what the length of the run was when, under a schedule that knows it."""
+    """The page, in Markdown with the metadata that the hub reads: `tags` in addition to ours, and entries of `metadata`
+    that are not None.
+
+    hub_id: where the model is uploaded to, if it is. adapters: the weights beside the card are adapters. lengthened:
+    when the run was made longer, and from which length, under a schedule that depends on the length.
+    """
     family = student.family
     source = (student.model.config.name_or_path or "") if student.origin is None else student.origin.source
     base, master = (
@@ -63,7 +66,7 @@ def model_card(
     }
     evaluated = [row for row in state.log_history if "eval_accuracy" in row]
     if evaluated:
-        # The weights beside the card are the last ones, or the best.
+        # The weights beside the card are the last, or the best.
         step = state.best_global_step if config.load_best_model_at_end else None
         row = next((row for row in evaluated if row["step"] == step), evaluated[-1])
         right, how = f"{row['eval_accuracy']:.1%} of {row['eval_count']}", f"{config.eval_decoding} decoding"
@@ -95,7 +98,7 @@ def model_card(
 
 
 def _use(config: ForkLeftConfig, hub_id: str | None) -> list[str]:
-    """How to write with the model: code that runs as it stands, for a local model where the training was started."""
+    """How to write with the model: code that runs as it is; for a local model, in the folder where training started."""
     where = "" if hub_id else ", here from the folder where the training was started"
     question = fill(config.prompt_template, {"question": _QUESTIONS.get(config.verifier, _QUESTIONS["math"])})
     return [
@@ -115,7 +118,7 @@ def _use(config: ForkLeftConfig, hub_id: str | None) -> list[str]:
 
 
 def _merge(base: str, config: ForkLeftConfig, hub_id: str | None) -> list[str]:
-    """How to make a whole model of adapters."""
+    """How to make a whole model from adapters."""
     whole = f"{Path(hub_id).name if hub_id else config.output_dir}-whole"
     return [
         f"The weights here are adapters of `{base}`, which is loaded with them. To make a whole model of both:",
@@ -128,12 +131,12 @@ def _merge(base: str, config: ForkLeftConfig, hub_id: str | None) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """A text as Python reads it, in double quotes."""
+    """A text as Python code, in double quotes."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _warnings(state: TrainerState) -> list[str]:
-    """What the run warned of."""
+    """The warnings of the run."""
     lines = [f"- Update {row['step']}: {row['text']}." for row in state.log_history if "warning" in row]
     return ["The run warned:", "", *lines, ""] if lines else []
 

@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or not there.
+"""Checkpoints that are complete or do not exist.
 
-A checkpoint is written into a staging folder, given a manifest of the digests of all its files, flushed to disk, and
-renamed. What a crash leaves behind is a staging folder, which nobody takes for a checkpoint. A folder whose files do
-not match its manifest is not taken either.
+A checkpoint is written into a staging folder, gets a manifest with the digests of all its files, is flushed to disk,
+and is then renamed. After a crash only a staging folder is left, which never counts as a checkpoint. A folder whose
+files do not match its manifest does not count either.
 """
 
 import json
@@ -17,7 +17,7 @@ from forkleft.files import flush, write_json
 from forkleft.students.shards import remove_stale
 
 MANIFEST = "manifest.json"
-# With an underscore, so that the hub leaves it alone.
+# With an underscore, so that the hub ignores it.
 STAGING = "_staging"
 _NAME = re.compile(r"checkpoint-(\d+)")
 
@@ -31,16 +31,16 @@ def publish(staged: Path, final: Path) -> None:
     for path in [*files, staged]:
         flush(path)
     if final.exists():
-        # From a run that was resumed from an earlier checkpoint; what is written now is the same, or newer.
+        # From a run that was resumed from an earlier checkpoint. The new one is the same, or newer.
         shutil.rmtree(final)
     staged.rename(final)
     flush(final.parent)
 
 
 def move_files(staged: Path, final: Path) -> None:
-    """Move the files of a model that was written whole over those of an older one, and remove the folder.
+    """Move the files of a complete model over those of an older one, and remove the folder.
 
-    Weight files that the new model does not have, because it is cut into other shards, go.
+    Weight files of the older model that the new one does not have (other shards) are removed.
     """
     names = {path.name for path in staged.iterdir()}
     for path in staged.iterdir():
@@ -51,7 +51,7 @@ def move_files(staged: Path, final: Path) -> None:
 
 
 def fault(folder: Path, *, digests: bool = True) -> str | None:
-    """Why a checkpoint is not whole, or None if it is. digests: read all files, instead of looking for them only."""
+    """Why a checkpoint is not whole, or None if it is. digests: read all files, not only check that they exist."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,5 +1,7 @@
-"""Collection: what is fixed before an update. The student writes, the teacher answers, both are verified, routes and
-positions are drawn, and the teacher is asked on the student's prefixes (paper alg. `method`, up to the losses).
+"""Collection: all that is fixed before an update (paper alg. `method`, up to the losses).
+
+The student writes, the teacher answers, both are verified, routes and positions are drawn, and the teacher is read on
+the student's prefixes.
 """
 
 import time
@@ -23,7 +25,7 @@ from forkleft.verify import Judgement, Verifier
 
 
 class Clock:
-    """Seconds spent in each phase of an update. watch: hears of every phase that begins, and of "" where none does."""
+    """Seconds spent in each phase of an update. watch: called with each phase that begins, and with "" if none does."""
 
     def __init__(self, watch: Callable[[str], None] = lambda name: None) -> None:
         self.seconds: dict[str, float] = {}
@@ -31,7 +33,7 @@ class Clock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the time within to a phase, but for that of phases within it."""
+        """Count the time within the block for a phase, except that of other phases inside it."""
         outer = self._name
         self._turn(name)
         try:
@@ -41,7 +43,7 @@ class Clock:
 
     def _turn(self, name: str) -> None:
         if torch.cuda.is_available():
-            # Or the next phase would be charged with what this one left to do.
+            # Otherwise work that this phase left to the device would count for the next.
             torch.cuda.synchronize()
         now = time.perf_counter()
         if self._name:
@@ -52,9 +54,9 @@ class Clock:
 
 @dataclass(frozen=True)
 class Collected:
-    """A batch, ready to be learned from: lists with one entry for each example, in the same order.
+    """A batch, ready for learning: lists with one entry for each example, in the same order.
 
-    answers: the teacher's own. judgements, teacher_judgements: of what the student and the teacher wrote.
+    answers: the teacher's own. judgements, teacher_judgements: on what the student and the teacher wrote.
     """
 
     examples: list[Example]
@@ -89,7 +91,7 @@ class Collector:
         self._known_judgements: dict[tuple[str, str], Judgement] = {}
 
     def write(self, examples: Sequence[Example], *, update: int) -> list[Trajectory]:
-        """The student's responses, in the order of training. `update` keys what is random in it.
+        """The student's responses, written in the order of training. `update` is a key of its random choices.
 
         Raises ForkLeftError if the writer gives another number of responses than it was asked for.
         """
@@ -114,7 +116,7 @@ class Collector:
     def collect(
         self, examples: Sequence[Example], trajectories: list[Trajectory], *, update: int, clock: Clock
     ) -> Collected:
-        """Everything after the rollout. `update` keys the draws."""
+        """Everything after the rollout. `update` is a key of the draws."""
         config = self.config
         with clock.phase("teacher"):
             conversations = [example.messages for example in examples]
@@ -156,15 +158,17 @@ class Collector:
         return [known[pair] for pair in pairs]
 
     def _reference(self, example: Example, answer: Answer) -> Sequence[int] | None:
-        """The ids of the reference. Objectives that teach every question from one take the teacher's answer instead
-        where there is no solution."""
+        """The ids of the reference.
+
+        Objectives that need a reference for every question use the teacher's answer if there is no solution.
+        """
         if example.reference_ids is not None or self.settings.supervision == "routed":
             return example.reference_ids
-        # An answer that was cut by the teacher's budget does not teach to stop there.
+        # An answer that the teacher's budget cut must not teach to stop there.
         return reference_ids(self.student, answer.text, self.config.max_new_tokens, stops=answer.stopped)
 
     def _taught(self, examples: Sequence[Example], lessons: list[Lesson]) -> list[Lesson]:
-        """The lessons with the teacher's hidden states where it is asked, under its own prompt."""
+        """The lessons with the teacher's hidden states, where they are needed, under the teacher's own prompt."""
         readings = {
             k: Reading(lesson.name, example.teacher_prompt, *lesson.taught)
             for k, (example, lesson) in enumerate(zip(examples, lessons, strict=True))

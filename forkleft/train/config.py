@@ -18,7 +18,7 @@ from forkleft.rollout.orders import ORDERS, check_writing
 from forkleft.verify import LETTERS, Verifier
 
 NO_BF16 = "bf16: true asks for a GPU that computes in bfloat16, and there is none here"
-# Transformers lets most of these through, to fail once the models are loaded.
+# Transformers accepts most of these and fails only once the models are loaded.
 _COUNTS = ("rollout_batch_size", "teacher_max_new_tokens", "per_device_train_batch_size", "gradient_accumulation_steps")
 _NOT_NEGATIVE = ("trace_steps", "learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm")
 
@@ -29,10 +29,10 @@ def _option(default: Any, text: str) -> Any:
 
 @dataclass
 class ForkLeftConfig(TrainingArguments):
-    """How ForkLeft trains. What the paper gives is the default, the rest is the design's; `docs/method.md` explains the
+    """How ForkLeft trains. Defaults are the paper's where it gives a value, else ours; `docs/method.md` explains the
     symbols.
 
-    Everything of `transformers.TrainingArguments` works as usual; where a default differs from Transformers' own, it is
+    Everything in `transformers.TrainingArguments` works as usual. Options whose default differs from Transformers' are
     listed here too.
     """
 
@@ -140,7 +140,7 @@ class ForkLeftConfig(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        """Check what the method needs, then what Transformers does."""
+        """Check what the method needs, then what Transformers needs."""
         chosen_by_metric = self.load_best_model_at_end or self.lr_scheduler_type == "reduce_lr_on_plateau"
         if chosen_by_metric and self.metric_for_best_model is None:
             self.metric_for_best_model = "accuracy"
@@ -220,12 +220,12 @@ class ForkLeftConfig(TrainingArguments):
     @property
     def output_path(self) -> Path:
         """The folder of the run."""
-        # Transformers has put this name in the place of none.
+        # Transformers has already set this name if none was given.
         return Path(self.output_dir or "trainer_output")
 
     @property
     def order_seed(self) -> int:
-        """What the order of the questions is drawn with."""
+        """The seed of the order of questions."""
         return self.seed if self.data_seed is None else self.data_seed
 
     @property
@@ -239,7 +239,7 @@ class ForkLeftConfig(TrainingArguments):
 
     def objective_settings(self) -> ObjectiveSettings:
         """The part of the configuration that the objective knows."""
-        # Words that the settings themselves check.
+        # The settings themselves check these words.
         named: dict[str, Any] = {
             "supervision": self.supervision,
             "view": self.view,
@@ -259,12 +259,12 @@ class ForkLeftConfig(TrainingArguments):
 
 
 def can_bf16(bf16: bool | None, use_cpu: bool) -> bool:
-    """Whether there is what `bf16` asks for; a CPU autocasts where it is wanted."""
+    """Whether this machine has what `bf16` needs; a CPU can autocast if the user wants it."""
     return not bf16 or use_cpu or is_torch_bf16_gpu_available() or is_torch_xla_available()
 
 
 def check_steps(name: str, steps: Sequence[int] | None, updates: int | None) -> None:
-    """Raise ForkLeftError if a list of updates holds one that a training of `updates` (None: unknown) has not."""
+    """Raise ForkLeftError if a list names an update that a training of `updates` (None: unknown) does not have."""
     outside = [step for step in steps or () if step < 1 or (updates is not None and step > updates)]
     if outside:
         last = "on" if updates is None else f"to {updates}, the last"
@@ -277,7 +277,7 @@ def _check_trackers(names: Sequence[str]) -> None:
         if name in get_available_reporting_integrations():
             continue
         try:
-            # What is missing is found out when a tracker is made, as Transformers does once the models are loaded.
+            # To find out what is missing, make the tracker, as Transformers does once the models are loaded.
             for tracker in get_reporting_integration_callbacks([name]):
                 tracker()
         except (ValueError, RuntimeError, ImportError) as error:

@@ -1,7 +1,7 @@
 """Training data: from the rows of a data set to examples with messages, answer and reference.
 
 A row has a `question` (or `messages`, for system prompts and longer conversations) and an `answer`; it may have a
-`solution` and an `id`. Real sets have gaps: a blank solution is none, and a row with a blank answer is left out.
+`solution` and an `id`. Real sets have gaps: a blank solution counts as none, and a row with a blank answer is left out.
 """
 
 import json
@@ -48,9 +48,10 @@ def read_examples(
 ) -> list[Example]:
     """The examples of a data set, in its order.
 
-    A row without an id is named by a digest of its messages and answer. A solution in which the verifier does not find
-    the answer is put into `reference_template`, so that the reference does not unteach the form the verifier needs.
-    A blank solution is none. Rows with a blank answer, which nothing could verify, are left out with one warning.
+    A row without an id is named by a digest of its messages and answer. If the verifier does not find the answer in a
+    solution, the solution is put into `reference_template`: a reference must not unteach the form that the verifier
+    needs. A blank solution counts as none. Rows with a blank answer cannot be verified: they are left out, with one
+    warning.
 
     Raises ForkLeftError for a data set that is empty or has no answers, missing columns or values of the wrong kind,
     and for one id with two different questions or answers.
@@ -78,17 +79,17 @@ def read_examples(
                 "an id must name one question"
             )
     solved = [example for example in examples if example.reference is not None]
-    references, answers = [one.reference or "" for one in solved], [one.answer for one in solved]
-    right = verifier.judge(references, answers, ids=[one.id for one in solved])
-    unmarked = {id(one) for one, good in zip(solved, right, strict=True) if not good}
-    return [_marked(one, reference_template) if id(one) in unmarked else one for one in examples]
+    references, answers = [example.reference or "" for example in solved], [example.answer for example in solved]
+    right = verifier.judge(references, answers, ids=[example.id for example in solved])
+    unmarked = {id(example) for example, good in zip(solved, right, strict=True) if not good}
+    return [_marked(example, reference_template) if id(example) in unmarked else example for example in examples]
 
 
 def read_ids(path: str | Path, route: str | None = None) -> list[str]:
-    """The ids of questions in a file: a JSON list, one id a line, or the `routes.jsonl` that a run leaves.
+    """The ids of questions in a file: a JSON list, one id a line, or the `routes.jsonl` of a run.
 
-    route: which ids of a `routes.jsonl`, namely those that were on this route when the run first visited them.
-    Raises ForkLeftError if there is no such file, it has no ids, or a route is missing or has no meaning.
+    route: of a `routes.jsonl`, take the ids that were on this route when the run first visited them. Raises
+    ForkLeftError if there is no such file, if it has no ids, or if a route is missing, or given for another kind.
     """
     path = Path(path)
     visited = path.name.endswith(".jsonl")
@@ -145,7 +146,7 @@ def rows_named(
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:
-    """`{name}` replaced by its value, once. Not `str.format`: templates and values are full of LaTeX braces."""
+    """Replace `{name}` by its value, once. Not `str.format`: templates and values are full of LaTeX braces."""
     names = "|".join(map(re.escape, values))
     return re.sub(rf"\{{({names})\}}", lambda found: values[found[1]], template)
 
@@ -158,7 +159,7 @@ def _example(number: int, row: Mapping[str, Any], prompt_template: str) -> Examp
         )
     if row.get("messages") is not None:
         messages = tuple(dict(message) for message in row["messages"])
-        if not messages or not all({"role", "content"} <= set(one) for one in messages):
+        if not messages or not all({"role", "content"} <= set(message) for message in messages):
             raise ForkLeftError(f"row {number}: expected messages with role and content, found {row['messages']!r:.80}")
         if _is_blank(messages[-1]["content"]):
             raise ForkLeftError(f"row {number}: expected a question in the last message, found it empty")

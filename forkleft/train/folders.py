@@ -1,4 +1,4 @@
-"""The output folder of a run: no two runs write to it at a time, and none over the files of another."""
+"""The output folder of a run: only one run writes to it at a time, and never over the files of another run."""
 
 import json
 import os
@@ -12,13 +12,13 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
 from forkleft.errors import ForkLeftError
-from forkleft.files import check_writable, lock, told_of, write_json
+from forkleft.files import check_writable, lock, write_json, writing_to
 from forkleft.train.checkpoints import steps
 
-# What decides a run (`resume.py`), beside its files and in every checkpoint.
+# The file that says what decides a run (`resume.py`): in its folder and in every checkpoint.
 RUN_FILE = "forkleft.json"
 LOCK_FILE = ".lock"
-# What a run leaves when it has ended, and on its way there.
+# The files of a finished run, and those that a run writes before its end.
 _ENDED = ("*.safetensors", "*.safetensors.index.json", "config.json", "README.md", "curves.png")
 _UNDER_WAY = ("metrics.jsonl", "routes.jsonl", "traces.jsonl", "recipe.yaml", RUN_FILE)
 _OPTION = "output_dir"
@@ -26,7 +26,7 @@ _OTHER_FOLDER = f"name another folder ({_OPTION})"
 
 
 class RunFolder:
-    """The folder that a run writes to, which is made when it is first held."""
+    """The folder that a run writes to. It is made when it is first held."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -34,10 +34,10 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other runs out as long as the block runs; within another such block of the same object, nothing more.
+        """Keep other runs out while the block runs. Inside another such block of the same object, it does nothing.
 
-        Of several processes the main one holds the folder, and the others are told. Raises ForkLeftError, in all
-        processes, if another run holds the folder, or it cannot be written to.
+        Of several processes, the main one holds the folder. Raises ForkLeftError, in all processes, if another run
+        holds the folder, or if it cannot be written to.
         """
         if self._is_held:
             yield
@@ -51,7 +51,7 @@ class RunFolder:
                 self._is_held = False
 
     def check_usable(self) -> None:
-        """Raise ForkLeftError if `held` would, and leave everything as it is."""
+        """Raise ForkLeftError if `held` would raise it. Changes nothing."""
         check_writable(self.path, _OPTION)
         if not self._is_held and (self.path / LOCK_FILE).exists():
             with _locked(self.path):
@@ -60,9 +60,9 @@ class RunFolder:
     def check_new(self, run: Mapping[str, Any], *, own: Collection[str] = ()) -> None:
         """Raise ForkLeftError if a run that starts here would write over the files of another.
 
-        run: what decides the run that starts, as far as it is known yet. If it is the one that was broken off here
-        before its first checkpoint, it may begin again: what there is of it comes once more. own: names of files that
-        this run has written itself.
+        run: what decides the run that starts, as far as it is known yet. If the same run was interrupted here before
+        its first checkpoint, it may start again, and writes its files anew. own: names of files that this run has
+        written itself.
         """
         if steps(self.path) and self._is_finished():
             raise ForkLeftError(
@@ -84,16 +84,16 @@ class RunFolder:
             )
 
     def _is_finished(self) -> bool:
-        """Whether the run here came to its end since it was last started."""
+        """Whether the run in this folder has finished since it was last started."""
         card, begun = self.path / "README.md", self.path / RUN_FILE
         return card.exists() and (not begun.exists() or card.stat().st_mtime_ns >= begun.stat().st_mtime_ns)
 
     def _names(self, patterns: Collection[str], own: Collection[str]) -> list[str]:
-        return sorted({path.name for one in patterns for path in self.path.glob(one)} - set(own))
+        return sorted({path.name for pattern in patterns for path in self.path.glob(pattern)} - set(own))
 
 
 def read_run(folder: Path) -> dict[str, Any] | None:
-    """What decides the run of a folder or checkpoint, as it was noted there; None if nothing was."""
+    """What decides the run of a folder or checkpoint, from the file there; None if there is no such file."""
     try:
         return json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -103,21 +103,21 @@ def read_run(folder: Path) -> dict[str, Any] | None:
 
 
 def write_run(folder: Path, run: Mapping[str, Any]) -> None:
-    """Note what decides a run."""
+    """Write down what decides a run."""
     write_json(folder / RUN_FILE, run)
 
 
 def in_main_process(find: Callable[[], Any]) -> Any:
-    """What a function finds that is called in the main process alone; a ForkLeftError of it is raised in all."""
+    """Call a function in the main process only; all processes get its result, or raise its ForkLeftError."""
     if PartialState().num_processes == 1:
         return find()
-    told: list[Any] = [None, None]
+    shared: list[Any] = [None, None]
     if PartialState().is_main_process:
         try:
-            told = [find(), None]
+            shared = [find(), None]
         except ForkLeftError as error:
-            told = [None, str(error)]
-    found, mistake = broadcast_object_list(told)
+            shared = [None, str(error)]
+    found, mistake = broadcast_object_list(shared)
     if mistake is not None:
         raise ForkLeftError(mistake)
     return found
@@ -127,7 +127,7 @@ def in_main_process(find: Callable[[], Any]) -> Any:
 def _locked(folder: Path) -> Iterator[None]:
     check_writable(folder, _OPTION)
     with ExitStack() as stack:
-        with told_of(folder, _OPTION):
+        with writing_to(folder, _OPTION):
             folder.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context((folder / LOCK_FILE).open("a+", encoding="utf-8"))
             if not lock(file, wait=False):

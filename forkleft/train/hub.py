@@ -1,7 +1,7 @@
-"""Uploads of a run to the hub: its model, and its checkpoints where they are wanted.
+"""Uploads of a run to the hub: its model and, if wanted, its checkpoints.
 
-Transformers' own would write the model in another format over the final one, from files that are staged, and publish
-the questions and answers that lie beside it.
+Transformers' own upload would overwrite the final model in another format, use files that are still staged, and publish
+the questions and answers beside it.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from forkleft.train.checkpoints import MANIFEST
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.folders import LOCK_FILE, RUN_FILE
 
-# What an upload of the model leaves out: the state to resume from, and questions and answers, which may not be ours to
+# An upload of the model leaves these out: the state for resuming, and questions and answers, which may not be ours to
 # publish.
 _NOT_THE_MODEL = (
     *("_*", "checkpoint-*", "optimizer*", "scheduler*", "scaler*", "rng_state*", "pytorch_model_fsdp*"),
@@ -30,7 +30,7 @@ _NOT_THE_MODEL = (
 class UploadingTrainer(Trainer):
     """The part of `ForkLeftTrainer` that uploads.
 
-    A subclass saves the model (`save_model`), and calls `upload_checkpoint` once a checkpoint has its name.
+    A subclass saves the model (`save_model`), and calls `upload_checkpoint` once a checkpoint has its final name.
     """
 
     args: ForkLeftConfig
@@ -45,7 +45,7 @@ class UploadingTrainer(Trainer):
     ) -> Any:
         """Save the model, write its card (`settings` are for that), and upload both.
 
-        The commit, or if it is not waited for, its future; None in all processes but the main one.
+        Returns the commit, or its future if the upload runs in the background; None in all processes but the main one.
         """
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         if self.hub_model_id is None:
@@ -62,15 +62,15 @@ class UploadingTrainer(Trainer):
             run_as_future=not blocking,
             token=token,
             revision=revision,
-            # Weights that were uploaded on the way and are cut into other files now.
+            # Weights that were uploaded during the run, and are in other files now.
             delete_patterns=["*.safetensors", "*.safetensors.index.json"],
         )
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Nothing yet: when Transformers calls this, the checkpoint is staged and has not its name."""
+        """Do nothing: when Transformers calls this, the checkpoint is staged and does not have its name yet."""
 
     def upload_checkpoint(self, folder: Path) -> None:
-        """The model of a checkpoint, and if the strategy is to, the checkpoint itself, in the background."""
+        """Upload the model of a checkpoint and, if the strategy says so, the checkpoint itself, in the background."""
         strategy = self.args.hub_strategy
         running: Any = self.push_in_progress
         if not self.is_world_process_zero() or strategy == HubStrategy.END:
@@ -78,13 +78,13 @@ class UploadingTrainer(Trainer):
         if not self.args.hub_always_push and running is not None and not running.is_done():
             return
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        told = f"Training in progress, step {self.state.global_step}"
-        jobs = [self._upload(folder, told, leave_out=_NOT_THE_MODEL, run_as_future=True)]
+        message = f"Training in progress, step {self.state.global_step}"
+        jobs = [self._upload(folder, message, leave_out=_NOT_THE_MODEL, run_as_future=True)]
         if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             place = "last-checkpoint" if strategy == HubStrategy.CHECKPOINT else folder.name
-            jobs.append(self._upload(folder, f"{told}, checkpoint", path_in_repo=place, run_as_future=True))
+            jobs.append(self._upload(folder, f"{message}, checkpoint", path_in_repo=place, run_as_future=True))
         if running is None or running.is_done():
-            # As Transformers does, which declares one job, and none at the start.
+            # As Transformers does, though it declares a single job, and None at the start.
             self.push_in_progress = PushInProgress(jobs)  # type: ignore[arg-type, assignment]
         else:
             running.jobs.extend(jobs)

@@ -1,4 +1,4 @@
-"""What is logged of an update: numbers from the outcomes of its questions, and the file that keeps them."""
+"""What is logged about an update: numbers from the outcomes of its questions, and the file that keeps them."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from forkleft.objective.update import Outcome
 
 
 def means(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Means over the questions of one or more updates. A number of which there was nothing to take a mean is left out.
+    """Means over the questions of one or more updates. A mean over nothing is left out.
 
     Losses are means over the questions of their route; KL, contrast and entropies over their selected positions.
     """
@@ -46,17 +46,17 @@ def means(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def peak_memory(device: torch.device) -> float:
-    """Mebibytes: of the device where it is a GPU, else of the process."""
+    """The peak in mebibytes: of the device if it is a GPU, else of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     import resource
 
-    # In kibibytes, but on macOS in bytes.
+    # In kibibytes; on macOS in bytes.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 class StepFile:
-    """One JSON object a line, in the order of the updates. A resumed run goes on where its checkpoint was.
+    """One JSON object a line, in the order of the updates. A resumed run continues at its checkpoint.
 
     `written`: whether rows were written through this object.
     """
@@ -65,7 +65,7 @@ class StepFile:
         self.path, self.written = path, False
 
     def begin(self, step: int) -> None:
-        """Forget what lies behind `step`: it will be logged again."""
+        """Remove the rows after `step`: they will be logged again."""
         rows = read_appended(self.path) if step > 0 and self.path.exists() else ()
         kept = [line for line, row in rows if row is not None and row["step"] <= step]
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,6 +83,6 @@ class StepFile:
             ) from error
 
     def flush(self) -> None:
-        """Have the rows on disk before a checkpoint is that relies on them."""
+        """Force the rows to disk, before a checkpoint that relies on them is written."""
         if self.path.exists():
             flush(self.path)

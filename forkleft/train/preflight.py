@@ -1,6 +1,6 @@
-"""What can be told of a run before its models are loaded: whether it can begin, and what it would do.
+"""What is known about a run before its models are loaded: whether it can start, and what it would do.
 
-To load a teacher of 30 billion weights takes minutes, which a mistake that shows only then would cost.
+Loading a teacher of 30 billion weights takes minutes. A mistake should show before that.
 """
 
 import math
@@ -27,13 +27,13 @@ from forkleft.train.folders import RunFolder
 from forkleft.train.recipes import Recipe
 from forkleft.train.resume import check_resumable, decisive_data, decisive_options, find_checkpoint
 
-# More updates than these are told as an interval.
+# More updates than this are shown as an interval.
 _LISTED = 6
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that was found fit to begin. student, teacher: without weights; examples, held_out: its questions."""
+    """A run that can start. student, teacher: without weights; examples, held_out: its questions."""
 
     student: Student
     teacher: Teacher
@@ -42,7 +42,7 @@ class Prepared:
 
 
 def check_options(recipe: Recipe, config: ForkLeftConfig) -> None:
-    """Raise ForkLeftError for options that do not go together, or that Transformers would refuse later."""
+    """Raise ForkLeftError for options that do not fit together, or that Transformers would refuse later."""
     evaluated = [name for name in ("eval_at", "eval_on_start") if getattr(config, name)]
     evaluated += ["eval_strategy"] if config.eval_strategy != "no" else []
     if evaluated and recipe.eval_data is None:
@@ -52,10 +52,10 @@ def check_options(recipe: Recipe, config: ForkLeftConfig) -> None:
     if config.push_to_hub and not (config.hub_token or get_token()):
         raise ForkLeftError("push_to_hub needs a token of the hub; log in (hf auth login), or leave it out")
     weight = torch.nn.Parameter(torch.zeros(1))
-    # Of a model only the names of modules are looked at.
+    # Only the names of the model's modules matter.
     stand_in: Any = torch.nn.Linear(1, 1)
     try:
-        # Which packages and arguments it needs is found out when it is made.
+        # Making it shows which packages and arguments it needs.
         Trainer.get_optimizer_cls_and_kwargs(config, stand_in)
     except (ValueError, ImportError, TypeError) as error:
         raise ForkLeftError(
@@ -80,10 +80,10 @@ def check_options(recipe: Recipe, config: ForkLeftConfig) -> None:
 def check_folder(
     config: ForkLeftConfig, folder: RunFolder, found: Prepared | None = None
 ) -> tuple[Path | None, str | None]:
-    """The checkpoint that is to be resumed, if any, and what its other length means (`check_resumable`).
+    """The checkpoint to resume, if any, and what a changed length means (`check_resumable`).
 
     folder: the output folder; found: models and data, once they are known. Raises ForkLeftError if the folder cannot be
-    written to, holds the files of another run, or nothing to resume, as far as can be told without weights.
+    written to, holds the files of another run, or has nothing to resume, as far as this shows without weights.
     """
     folder.check_usable()
     check_writable(config.answer_file.parent, "answer_cache")
@@ -98,7 +98,7 @@ def check_folder(
 
 
 def check_updates(config: ForkLeftConfig, questions: int) -> int:
-    """How many updates a run makes. Raises ForkLeftError if it makes none, or not all that its lists name."""
+    """How many updates a run makes. Raises ForkLeftError if it makes none, or fewer than its lists name."""
     accumulated = config.gradient_accumulation_steps
     batches = Batches(
         questions,
@@ -119,7 +119,7 @@ def check_updates(config: ForkLeftConfig, questions: int) -> int:
 
 
 def plan_of(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder, found: Prepared) -> Iterator[tuple[str, str]]:
-    """What a run would do, in rows of a name and a text."""
+    """What a run would do, as rows of a name and a text."""
     checkpoint, other_course = check_folder(config, folder, found)
     family, updates = found.student.family, check_updates(config, len(found.examples))
     together = config.train_batch_size * config.gradient_accumulation_steps * config.world_size
@@ -161,20 +161,20 @@ def _counted(number: int, name: str, several: str | None = None) -> str:
 
 
 def _when(strategy: str, steps: float | None, at: list[int] | None, updates: int, *, delay: float = 0) -> str:
-    """After which updates of a run something is done. Below 1, `steps` are a share of all; delay: none earlier."""
+    """After which updates a run does something, as text. `steps` below 1 are a share of all; delay: none earlier."""
     listed = set(at or ())
-    told = {"epoch": ["after every epoch"], "best": ["at the best"]}.get(strategy, [])
+    times = {"epoch": ["after every epoch"], "best": ["at the best"]}.get(strategy, [])
     if strategy == "steps" and steps is not None:
         every = int(steps) if steps >= 1 else math.ceil(updates * steps)
-        # Transformers adds the last.
+        # Transformers adds the last update.
         found = [step for step in (*range(every, updates, every), updates) if step >= delay]
         if len(found) > _LISTED:
-            told, listed = [f"every {every} updates"], listed | {step for step in found if step % every}
+            times, listed = [f"every {every} updates"], listed | {step for step in found if step % every}
         else:
             listed |= set(found)
     if listed:
-        told = [*told, f"after {'update' if len(listed) == 1 else 'updates'} {', '.join(map(str, sorted(listed)))}"]
-    return " and ".join(told) or "none"
+        times = [*times, f"after {'update' if len(listed) == 1 else 'updates'} {', '.join(map(str, sorted(listed)))}"]
+    return " and ".join(times) or "none"
 
 
 def _size(model: PreTrainedModel) -> str:

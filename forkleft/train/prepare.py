@@ -1,6 +1,6 @@
-"""Preparation: what is done once with a student, a teacher and the questions of a data set, before a run begins.
+"""Preparation: what is done once, before a run begins, with a student, a teacher and the questions of a data set.
 
-Every question gets its ids here, rendered by each model's own template, so that no update renders them again.
+Every question gets its ids here, rendered by each model's own template, so that no update has to render it again.
 """
 
 import logging
@@ -64,11 +64,11 @@ def prepare_examples(
 def check_examples(
     student: Student, teacher: Teacher, examples: Sequence[Example], config: ForkLeftConfig
 ) -> list[Example]:
-    """The examples that can be asked and learned from, with their ids: prompts that leave room for an answer in both
-    models' contexts.
+    """The examples that can be asked and learned from, with their ids.
 
-    Raises ForkLeftError, naming the question, for a prompt that leaves none (unless `long_prompts` says to skip it) or
-    that cannot be asked at all, for a reference that holds ids outside 𝒱 or stops before its end; and if none is left.
+    Their prompts leave room for an answer in both models' contexts. Raises ForkLeftError, naming the question, for a
+    prompt that leaves no room (unless `long_prompts` says to skip it) or cannot be asked at all, and for a reference
+    that holds ids outside 𝒱 or stops before its end. Also raises it if no example is left.
     """
     kept, skipped = [], []
     for example in examples:
@@ -103,7 +103,7 @@ def check_examples(
 
 
 def reference_ids(student: Student, text: str, budget: int, *, stops: bool = True) -> Sequence[int]:
-    """The ids of a reference with the student's stop id at its end, cut to the budget. stops: False leaves that out."""
+    """The ids of a reference, with the student's stop id at its end unless `stops` is False, cut to the budget."""
     ids = student.text_tokenizer.encode(text, add_special_tokens=False)
     if stops:
         ids.append(next(i for i in student.vocabulary.stop_ids if i in student.vocabulary.valid))

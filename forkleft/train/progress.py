@@ -1,4 +1,4 @@
-"""The progress of a training run, for people."""
+"""Shows people the progress of a training run."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from forkleft.progress import Meter
 
 
 class ProgressLine(TrainerCallback):
-    """The progress of a training run instead of a page of dictionaries; every evaluation on a line of its own."""
+    """Shows a progress bar instead of a page of dictionaries, and every evaluation on its own line."""
 
     def __init__(self, console: Console, *, bar: bool = True) -> None:
         self.console, self._bar = console, bar
@@ -19,7 +19,7 @@ class ProgressLine(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        """Begin."""
+        """Start the meter."""
         self._meter = Meter(
             self.console,
             "update",
@@ -32,7 +32,7 @@ class ProgressLine(TrainerCallback):
         self._meter.start()
 
     def phase(self, name: str) -> None:
-        """Say which phase of an update begins; nothing, if it is empty."""
+        """Show which phase of an update begins; empty for none."""
         if self._meter is not None:
             self._meter.phase(name)
 
@@ -49,15 +49,15 @@ class ProgressLine(TrainerCallback):
         metrics: dict[str, float] | None = None,
         **others: Any,
     ) -> None:
-        """Tell how often the student was right on held-out questions."""
+        """Print how often the student was right on held-out questions."""
         if self._meter is not None:
             self._meter.interrupt()
         if not state.is_world_process_zero or metrics is None:
             return
         for name in (name for name in metrics if name.endswith("_accuracy")):
             counted = metrics[f"{name.removesuffix('accuracy')}count"]
-            told = name.removesuffix("_accuracy").replace("_", " ")
-            self._print(f"update {state.global_step}  {told}: {metrics[name]:.1%} of {counted} right")
+            questions = name.removesuffix("_accuracy").replace("_", " ")
+            self._print(f"update {state.global_step}  {questions}: {metrics[name]:.1%} of {counted} right")
 
     def on_log(
         self,
@@ -67,7 +67,7 @@ class ProgressLine(TrainerCallback):
         logs: dict[str, float] | None = None,
         **others: Any,
     ) -> None:
-        """Tell the newest numbers."""
+        """Show the newest numbers."""
         if self._meter is None or logs is None or "loss" not in logs:
             return
         self._meter.tell(
@@ -76,18 +76,18 @@ class ProgressLine(TrainerCallback):
         )
 
     def warn(self, text: str) -> None:
-        """Tell something that a person should look at."""
-        # A log has it on one line; a terminal breaks lines between words.
+        """Print something that a person should look at."""
+        # One line in a log; in a terminal, lines break between words.
         self.console.print(Text(text, style="yellow"), soft_wrap=not self.console.is_terminal)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        """Leave the line as it stands."""
+        """Stop the meter."""
         self.stop()
 
     def stop(self) -> None:
-        """Leave the terminal to others, also after an error."""
+        """Stop the meter, also after an error."""
         if self._meter is not None:
             self._meter.stop()
             self._meter = None

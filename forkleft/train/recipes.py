@@ -3,8 +3,8 @@
     forkleft train --config recipes/lab.yaml --learning_rate 1e-4 --output_dir runs/other
 
 A recipe names models and data (the fields of `Recipe`) and how to train (those of `ForkLeftConfig`, and with it of
-`transformers.TrainingArguments`), all on one level. An option on the command line wins over the file. An empty value
-is none: the option keeps its default.
+`transformers.TrainingArguments`), all on one level. An option on the command line wins over the file. An option with an
+empty value keeps its default.
 """
 
 import copy
@@ -25,7 +25,7 @@ from forkleft.files import missing_yaml
 from forkleft.prompts import read_template
 from forkleft.train.config import NO_BF16, ForkLeftConfig, can_bf16
 
-# The environment variable with the key of the server that gives answers. An option would end up in files and histories.
+# The environment variable with the key of the answer server. An option would end up in files and shell histories.
 API_KEY = "FORKLEFT_ANSWERS_API_KEY"
 
 
@@ -89,7 +89,7 @@ class Recipe:
     merge_adapters: bool = _option(False, "Save the final model with the adapters merged into its weights.")
 
     def __post_init__(self) -> None:
-        """Check what bounds the requests to a server."""
+        """Check the limits of requests to a server."""
         for name in ("answers_attempts", "answers_concurrency"):
             check_count(name, getattr(self, name))
         if not self.answers_timeout > 0:
@@ -113,7 +113,7 @@ _Loader.add_implicit_resolver(
 
 
 class _Dumper(yaml.SafeDumper):
-    """Text that the loader, or another reader of YAML, would take for something else stands in quotes: 'no'."""
+    """Put text in quotes if our loader, or another YAML reader, would take it for something else: 'no'."""
 
 
 _Dumper.yaml_implicit_resolvers = {
@@ -123,7 +123,7 @@ _Dumper.yaml_implicit_resolvers = {
 
 
 def _shown(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    """Text of several lines, such as a chat template, stays readable."""
+    """Keep text of several lines, such as a chat template, readable."""
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 
@@ -139,7 +139,7 @@ _WORDS = {
 }
 _NEEDED = ("student", "teacher", "train_data", "output_dir")
 _NOT_KEPT = ("resume_from_checkpoint", "hub_token")
-# The group that begins at an option, in the order of `options()`.
+# The title of the group that begins at an option, in the order of `options()`.
 _GROUPS = {
     "student": "The student",
     "teacher": "The teacher",
@@ -169,7 +169,7 @@ _GROUPS = {
     "debug": "Others",
 }
 _ELSEWHERE = {"resume_from_checkpoint": "Checkpoints"}
-# Options of Transformers that mean something else here than its own texts say.
+# Options of Transformers that mean something else here than in its own help texts.
 _TEXTS = {
     "resume_from_checkpoint": "Go on with the run in output_dir: true from its newest whole checkpoint, or the folder "
     "of one of its checkpoints. A larger max_steps makes the run longer.",
@@ -177,15 +177,15 @@ _TEXTS = {
     "fp16": "Refused: use bf16. fp16 steps where ForkLeft must be able not to.",
     "deepspeed": "Refused: use fsdp. DeepSpeed steps where ForkLeft must be able not to.",
 }
-# Beyond this, digits are worse to read than an exponent.
+# From here on an exponent is easier to read than digits.
 _LARGEST_WHOLE = 10**9
 
 
 def options() -> dict[str, Field]:
     """All options of a recipe by name: models and data first, then the method, then Transformers'."""
-    theirs = {one.name for one in fields(TrainingArguments)}
-    method_first = sorted(fields(ForkLeftConfig), key=lambda one: one.name in theirs)
-    return {one.name: one for one in [*fields(Recipe), *method_first] if one.init}
+    theirs = {option.name for option in fields(TrainingArguments)}
+    method_first = sorted(fields(ForkLeftConfig), key=lambda option: option.name in theirs)
+    return {option.name: option for option in [*fields(Recipe), *method_first] if option.init}
 
 
 def grouped_options() -> dict[str, dict[str, Field]]:
@@ -199,13 +199,13 @@ def grouped_options() -> dict[str, dict[str, Field]]:
 
 
 def read_options(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """What a recipe's file says, and words of a command line such as `--learning_rate 1e-4` or `--bf16`.
+    """The options of a recipe's file and of the words of a command line, such as `--learning_rate 1e-4` or `--bf16`.
 
-    A chat template that is a file is read, so that what is kept of the recipe repeats the run wherever it lies. The
-    name of the file is relative to the recipe's folder, else to the working folder; in words, to the latter alone.
+    If a chat template is a file, its text is read, so that a saved recipe repeats the run from any folder. The name of
+    the file is relative to the recipe's folder, else to the working folder; on the command line, only to the latter.
 
-    Raises ForkLeftError for a file that is no recipe, an unknown option (naming the nearest known one), a value of the
-    wrong kind, and for what is missing.
+    Raises ForkLeftError for a file that is not a recipe, an unknown option (naming the nearest known one), a value of
+    the wrong kind, and a missing option.
     """
     words = option_words(overrides)
     in_file = read_yaml(path, "recipe")
@@ -221,9 +221,9 @@ def read_options(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def checked_options(values: Mapping[str, Any], where: str | None) -> dict[str, Any]:
-    """Options by name with each value of the kind that is wanted; those without a value are left out.
+    """Options by name, each value converted to the right kind; options without a value are left out.
 
-    where: what they stand in, for the message; None for the command line. Raises ForkLeftError as `read_options`.
+    where: the file they are in, for the message; None for the command line. Raises ForkLeftError as `read_options`.
     """
     known, hints, dashes = options(), _hints(), "--" if where is None else ""
     for name in values:
@@ -232,8 +232,8 @@ def checked_options(values: Mapping[str, Any], where: str | None) -> dict[str, A
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {dashes}{near[0]}?" if near else "forkleft train --options lists all"
-            told = f"--{name}: there is no such option" if where is None else f"{where}: there is no option {name!r}"
-            raise ForkLeftError(f"{told}; {hint}")
+            mistake = f"--{name}: there is no such option" if where is None else f"{where}: there is no option {name!r}"
+            raise ForkLeftError(f"{mistake}; {hint}")
     given = {name: value for name, value in values.items() if value is not None}
     values = {name: _typed(f"{dashes}{name}", value, hints[name]) for name, value in given.items()}
     if values.get("resume_from_checkpoint") is False:
@@ -242,9 +242,9 @@ def checked_options(values: Mapping[str, Any], where: str | None) -> dict[str, A
 
 
 def recipe_of(said: Mapping[str, Any]) -> tuple[Recipe, ForkLeftConfig]:
-    """The two halves of a recipe. Raises ForkLeftError for a value that an option does not know."""
-    own = {one.name for one in fields(Recipe)}
-    # Transformers adds its defaults to dictionaries that it is given.
+    """The two halves of a recipe. Raises ForkLeftError for a value that an option does not allow."""
+    own = {option.name for option in fields(Recipe)}
+    # A copy, because Transformers adds its defaults to dictionaries.
     said = copy.deepcopy(dict(said))
     recipe = Recipe(**{name: value for name, value in said.items() if name in own})
     try:
@@ -254,21 +254,23 @@ def recipe_of(said: Mapping[str, Any]) -> tuple[Recipe, ForkLeftConfig]:
 
 
 def planned_here(said: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The options without those that this machine cannot follow, so that a run for another can be planned, and remarks
-    that say what a run here would need instead."""
+    """The options without those that this machine does not support, and remarks that say what a run here would need.
+
+    So a run for another machine can be planned here.
+    """
     if can_bf16(said.get("bf16"), said.get("use_cpu", False)):
         return dict(said), []
     return {**said, "bf16": False}, [f"{NO_BF16}: to run here, add --bf16 false"]
 
 
 def recipe_page(said: Mapping[str, Any]) -> str:
-    """A recipe's file that says the same, without what is default, secret, or of one start of the run alone."""
+    """The text of a recipe's file with these options, except defaults, secrets, and options of a single start."""
     kept = {name: _whole(value) for name, value in not_default(said).items() if name not in _NOT_KEPT}
     return yaml.dump(kept, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def _whole(value: Any) -> Any:
-    """25 for 25.0: options that take a share as well as a number of updates hold either as a float."""
+    """25 for 25.0: options that take a share or a number of updates hold both as floats."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST_WHOLE else value
 
 
@@ -279,19 +281,19 @@ def not_default(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def default_of(option: Field) -> Any:
-    """What an option is if nothing is said."""
+    """The default of an option."""
     return option.default_factory() if option.default_factory is not MISSING else option.default
 
 
 def help_of(option: Field) -> str:
-    """What an option does, in one line; empty where nobody says."""
+    """What an option does, in one line; empty if it has no help text."""
     text = _TEXTS.get(option.name) or option.metadata.get("help") or ""
-    # Transformers writes its texts for argparse.
+    # Transformers writes its help texts for argparse.
     return " ".join(text.split()).replace("%%", "%")
 
 
 def read_yaml(path: Path, kind: str) -> dict[str, Any]:
-    """The names and values of a YAML file. kind: what it is, for the message. Raises ForkLeftError if it has none."""
+    """The names and values of a YAML file. kind: of the file, for the message. Raises ForkLeftError if it has none."""
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
@@ -309,7 +311,7 @@ def read_yaml(path: Path, kind: str) -> dict[str, Any]:
 def option_words(words: Sequence[str]) -> dict[str, Any]:
     """`--name value`, `--name=value`, and `--name` alone for true. Values are read as in the file.
 
-    Raises ForkLeftError for a word that is no option, and for an option without a value that cannot be true.
+    Raises ForkLeftError for a word that is not an option, and for an option without a value that cannot be true.
     """
     values: dict[str, Any] = {}
     rest = list(words)
@@ -333,19 +335,19 @@ def option_words(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:
-    """A value as its option wants it: a number may stand in quotes, and text may look like a number.
+    """A value in the kind of its option: a number may be in quotes, and text may look like a number.
 
-    Raises ForkLeftError if it is of none of the option's kinds.
+    Raises ForkLeftError if the value fits none of the option's kinds.
     """
     if hint is Any:
         return value
     kinds = _kinds(hint)
     if isinstance(value, list) and list in kinds:
         (inner,) = kinds[list] or (Any,)
-        return [_typed(name, one, inner) for one in value]
+        return [_typed(name, entry, inner) for entry in value]
     if isinstance(value, dict) and dict in kinds:
         _, inner = kinds[dict] or (Any, Any)
-        return {key: _typed(name, one, inner) for key, one in value.items()}
+        return {key: _typed(name, entry, inner) for key, entry in value.items()}
     if type(value) in kinds:
         return value
     number = isinstance(value, int | float | str) and not isinstance(value, bool)
@@ -356,7 +358,7 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
                     return kind(float(value))
             except (ValueError, OverflowError):
                 continue
-    # Where a list or names with values may stand as well, text is a name or a file, and nothing else is meant by it.
+    # If an option also takes a list or names with values, text is a name or a file: nothing else becomes text.
     if str in kinds and not {list, dict} & kinds.keys() and not isinstance(value, list | dict | None):
         return str(value).lower() if isinstance(value, bool) else str(value)
     wanted = " or ".join(words for kind, words in _WORDS.items() if kind in kinds)
@@ -365,20 +367,20 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
 
 def _hints() -> dict[str, Any]:
     """The declared type of every option."""
-    # Transformers declares text alone: a checkpoint's folder, where true is the newest one here and false is none; and
-    # an old notation of FSDP, where true and false are the new one.
+    # Transformers declares only text: the folder of a checkpoint, where true means the newest one here and false means
+    # none; and an old notation of FSDP, where true and false are the new notation.
     ours = {"resume_from_checkpoint": bool | str, "fsdp": bool | str}
     return typing.get_type_hints(ForkLeftConfig) | typing.get_type_hints(Recipe) | ours
 
 
 def _kinds(hint: Any) -> dict[Any, tuple[Any, ...]]:
-    """What a value of a hint may be in YAML, each with what is within it."""
+    """The YAML kinds that a type hint allows, each with the types inside it."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    return {_kind(one): typing.get_args(one) for one in (typing.get_args(hint) if union else (hint,))}
+    return {_kind(part): typing.get_args(part) for part in (typing.get_args(hint) if union else (hint,))}
 
 
 def _kind(hint: Any) -> Any:
-    """What a value of a hint is in YAML."""
+    """The YAML kind of a type hint."""
     if typing.get_origin(hint) is typing.Literal:
         return type(typing.get_args(hint)[0])
     kind = typing.get_origin(hint) or hint

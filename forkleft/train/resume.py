@@ -1,4 +1,4 @@
-"""Whether a checkpoint may be resumed: it must belong to the same run, and hold all that the run needs to go on."""
+"""Whether a checkpoint may be resumed: it must belong to the same run, and hold all that the run needs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from forkleft.train.config import ForkLeftConfig
 from forkleft.train.data import Example
 from forkleft.train.folders import read_run
 
-# What decides what is learned, beside the options of the method: a run is not resumed with other values.
+# Options that decide what is learned, besides those of the method: a run cannot resume with other values.
 _DECISIVE = (
     "seed",
     "data_seed",
@@ -40,26 +40,27 @@ _DECISIVE = (
     "optim_args",
     "bf16",
 )
-# Checkpoints that name none were written when `math` was the name of OPDLM's scorer, and choices were read otherwise.
+# Checkpoints without this entry are from the time when `math` was OPDLM's scorer, and choices were read differently.
 _FORMAT = 2
-# The batch size and the accumulation that follow from questions_per_update are compared instead of it.
+# Options of the method that are not compared. In place of questions_per_update, the batch size and the accumulation
+# that follow from it are.
 _INDIFFERENT = {"rollout_batch_size", "answer_cache", "trace_steps", "save_at", "eval_at", "questions_per_update"}
 
-# The entry of a run that says when it was made longer under a schedule that knows its end.
+# The entry of a run that says when it was made longer under a schedule that depends on its length.
 LENGTHENED = "lengthened"
-# Schedules without an end.
+# Schedules that do not depend on the length of the run.
 _WITHOUT_END = ("constant", "constant_with_warmup", "inverse_sqrt")
 
 
 def decisive_options(args: ForkLeftConfig) -> dict[str, Any]:
-    """What decides what a run learns and stands in its options."""
+    """What decides what a run learns: the part in its options."""
     own = {field.name for field in fields(ForkLeftConfig)} - {field.name for field in fields(TrainingArguments)}
     values = {name: getattr(args, name) for name in [*_DECISIVE, *sorted(own - _INDIFFERENT)]}
     return _as_json(values | {"processes": args.world_size, "format": _FORMAT})
 
 
 def decisive_data(student: Student, examples: Sequence[Example]) -> dict[str, Any]:
-    """What decides it of the data and of the student, but for its weights."""
+    """What decides what a run learns: the part in the data and in the student, without its weights."""
     named = ("id", "messages", "answer", "reference")
     rows = [{name: getattr(example, name) for name in named} for example in examples]
     return _as_json(
@@ -81,20 +82,21 @@ def decisive(
     teacher: str,
     answerer: str,
 ) -> dict[str, Any]:
-    """All that decides what a run learns, as it is kept in a checkpoint. teacher, answerer: their identities."""
+    """All that decides what a run learns, as a checkpoint keeps it. teacher, answerer: their identities."""
     adapters = getattr(model, "peft_config", {})
     values: dict[str, Any] = {"teacher": teacher, "answerer": answerer}
     values["adapters"] = {name: vars(config) for name, config in adapters.items()}
     if adapters:
-        # A checkpoint holds the adapters alone; all other weights come from the student that is given.
+        # A checkpoint holds only the adapters; all other weights come from the given student.
         values["student"] = fingerprint(student.model)
     return decisive_options(args) | decisive_data(student, examples) | _as_json(values)
 
 
 def find_checkpoint(output: Path, resume: str | bool, *, digests: bool = True) -> Path:
-    """The checkpoint of a run to go on from: the newest whole one (true), or a folder of that name.
+    """The checkpoint from which a run resumes: the newest whole one (true), or the folder of that name.
 
-    digests: read it whole. Raises ForkLeftError if there is none, if it is damaged, or not of the run in `output`.
+    digests: check the digests of all its files. Raises ForkLeftError if there is none, if it is damaged, or if it is
+    not of the run in `output`.
     """
     if resume is True or resume == "true":
         return checkpoints.newest_whole(output, digests=digests)
@@ -111,9 +113,9 @@ def find_checkpoint(output: Path, resume: str | bool, *, digests: bool = True) -
 def check_resumable(folder: Path, ours: Mapping[str, Any], *, in_part: bool = False) -> str | None:
     """Raise ForkLeftError if a checkpoint belongs to another configuration, or has no optimiser state.
 
-    ours: what decides the run; in_part: as far as it is known yet, the rest is not compared.
-    The run may have been made longer since. Where its schedule then takes another course than that of a run which was
-    as long from the start, what is returned says so, for people to read; else None.
+    ours: what decides the run; in_part: `ours` is not complete yet, and what is missing is not compared.
+    The run may be longer now. If its schedule then differs from that of a run which was as long from the start, the
+    result is a text for people that says so; else None.
     """
     theirs = {name: value for name, value in _as_of_today(read_run(folder) or {}).items() if name != LENGTHENED}
     if in_part:
@@ -121,12 +123,12 @@ def check_resumable(folder: Path, ours: Mapping[str, Any], *, in_part: bool = Fa
     differing = list(differences(theirs, ours))
     longer = [change for change in differing if _is_longer(theirs, ours, *change)]
     if others := [change for change in differing if change not in longer]:
-        told = "; ".join(f"{name} was {was!r}, is {now!r}" for name, was, now in others)
+        changes = "; ".join(f"{name} was {was!r}, is {now!r}" for name, was, now in others)
         hint = ""
         if any(name == "max_steps" for name, _, _ in others):
             hint = " (max_steps may grow, and not shrink)"
         raise ForkLeftError(
-            f"{folder} belongs to another configuration: {told}{hint}; restore these, or start a new run"
+            f"{folder} belongs to another configuration: {changes}{hint}; restore these, or start a new run"
         )
     if not list(folder.glob("optimizer*")):
         raise ForkLeftError(
@@ -152,14 +154,14 @@ def _knows_no_end(run: Mapping[str, Any]) -> bool:
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as a file would give them back."""
+    """The values as they would be read back from a file."""
     return json.loads(json.dumps(values, default=_plain))
 
 
 def _as_of_today(run: dict[str, Any]) -> dict[str, Any]:
-    """What an earlier checkpoint says of its run in the words of this format.
+    """What an older checkpoint says about its run, in today's format.
 
-    Such a run is resumed with the verifier that it began with, under the name that this has now.
+    Such a run resumes with the verifier that it began with, under its name of today.
     """
     if not run or run.get("format") == _FORMAT:
         return run
@@ -168,5 +170,5 @@ def _as_of_today(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no notation for. Sets are sorted: the order of strings in a set is another in every process."""
+    """Values that JSON cannot write. Sets are sorted: the order of strings in a set differs between processes."""
     return sorted(value, key=str) if isinstance(value, set | frozenset) else str(value)

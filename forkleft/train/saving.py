@@ -1,8 +1,8 @@
-"""A `transformers.Trainer` whose checkpoints are whole or absent, and whose runs resume where they were.
+"""A `transformers.Trainer` whose checkpoints are complete or absent, and whose runs resume where they were.
 
-What it adds to Transformers: checkpoints are staged and renamed (`checkpoints.py`), resuming takes the newest whole one
-of the same run (`resume.py`), files of one row a step go on without holes or repeats, and the final model is
-written to the output folder itself.
+What it adds to Transformers: checkpoints are staged and renamed (`checkpoints.py`), a run resumes from the newest whole
+checkpoint of the same run (`resume.py`), files with one row a step continue without gaps or repeats, and the final
+model is written to the output folder itself.
 """
 
 import json
@@ -30,9 +30,9 @@ from forkleft.train.metrics import StepFile
 from forkleft.train.resume import LENGTHENED, check_resumable, find_checkpoint
 
 _LOG = logging.getLogger(__name__)
-# What saving raises where the disk is full or a file cannot be written.
+# What saving raises if the disk is full or a file cannot be written.
 _WRITE_ERRORS = (OSError, SafetensorError, RuntimeError)
-# Where Transformers warns that options are not those of the checkpoint, and how the warning begins.
+# The logger with which Transformers warns that options differ from the checkpoint's, and how the warning begins.
 _COMPARER, _OTHER_ARGUMENTS = "transformers.trainer_utils", "Warning: The following arguments do not match"
 
 
@@ -40,7 +40,7 @@ class _AtSteps(TrainerCallback):
     """Saves and evaluates after the updates that `save_at` and `eval_at` name."""
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **others: Any) -> None:
-        # Where the epochs decide how many updates there are, they are known only now.
+        # If epochs decide the number of updates, it is known only now.
         for name in ("save_at", "eval_at"):
             check_steps(name, getattr(args, name), state.max_steps)
         if state.global_step >= state.max_steps and state.is_world_process_zero:
@@ -55,9 +55,9 @@ class _AtSteps(TrainerCallback):
 class SavingTrainer(UploadingTrainer):
     """The saving half of `ForkLeftTrainer`.
 
-    A subclass says what decides its run (`_decisive`), writes the final model (`_write_final`) and its card
-    (`create_model_card`), and writes a row of routes.jsonl in every step, of metrics.jsonl in every step that it logs,
-    rows of traces.jsonl in some.
+    A subclass says what decides its run (`_decisive`), and writes the final model (`_write_final`) and its card
+    (`create_model_card`). It writes a row of routes.jsonl in every step, a row of metrics.jsonl in every step that it
+    logs, and rows of traces.jsonl in some steps.
     """
 
     args: ForkLeftConfig
@@ -71,7 +71,7 @@ class SavingTrainer(UploadingTrainer):
         raise NotImplementedError
 
     def __init__(self, *arguments: Any, folder: RunFolder | None = None, **settings: Any) -> None:
-        """folder: the output folder, if the caller holds it already; the rest is Transformers'."""
+        """folder: the output folder, if the caller already holds it. The other arguments are those of Transformers."""
         super().__init__(*arguments, **settings)
         self.folder = folder or RunFolder(self.args.output_path)
         if self.args.eval_at and self.eval_dataset is None:
@@ -81,22 +81,22 @@ class SavingTrainer(UploadingTrainer):
         self.metrics_file, self.traces_file = StepFile(output / "metrics.jsonl"), StepFile(output / "traces.jsonl")
         self.routes_file = StepFile(output / "routes.jsonl")
         self._saving_to: Path | None = None
-        # Names of checkpoints whose files were read or written here: to digest gigabytes once is enough.
+        # Names of checkpoints whose files were read or written here: gigabytes are digested only once.
         self._known_whole: set[str] = set()
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *others: Any, **settings: Any) -> Any:
-        """As in Transformers, but `True` resumes from the newest *whole* checkpoint; ends by saving the model.
+        """As in Transformers, but `True` resumes from the newest *whole* checkpoint. Saves the model at the end.
 
         Raises ForkLeftError if a checkpoint is damaged or belongs to another configuration, if the output folder holds
         files of another run, or if another run is writing there.
         """
         with self.folder.held():
             checkpoint, step = in_main_process(partial(self._found, resume_from_checkpoint))
-            # Another process may still be reading what goes: a student that was loaded from a later checkpoint.
+            # Another process may still read a later checkpoint, from which its student comes, before that is removed.
             self.accelerator.wait_for_everyone()
             in_main_process(partial(self._make_ready, step))
             first_evaluation = self.args.eval_on_start
-            # The run was evaluated when it started; that it goes on is no other start.
+            # The run was evaluated when it started; resuming is not a new start.
             self.args.eval_on_start = first_evaluation and step == 0
             try:
                 result = super().train(checkpoint, *others, **settings)
@@ -110,7 +110,7 @@ class SavingTrainer(UploadingTrainer):
             return result
 
     def _found(self, resume: str | bool | None) -> tuple[str | None, int]:
-        """The checkpoint to go on from and its step, or None and 0 for a run that starts."""
+        """The checkpoint to resume from and its step; None and 0 for a run that starts."""
         if resume:
             return self._resumed(resume)
         own = [file.path.name for file in (self.metrics_file, self.routes_file, self.traces_file) if file.written]
@@ -118,11 +118,11 @@ class SavingTrainer(UploadingTrainer):
         return None, 0
 
     def _make_ready(self, step: int) -> None:
-        """Let the folder say which run this is, and remove what lies behind the step that it goes on from."""
+        """Write into the folder which run this is, and remove what is later than the step from which it resumes."""
         output = self.folder.path
         shutil.rmtree(output / checkpoints.STAGING, ignore_errors=True)
         for later, folder in checkpoints.steps(output).items():
-            # Of the same run, and written again on the way; left there, they would win at the next resume.
+            # Later checkpoints of the same run will be written again. If they stayed, the next resume would take them.
             if later > step:
                 shutil.rmtree(folder)
         write_run(output, self._decisive)
@@ -160,8 +160,8 @@ class SavingTrainer(UploadingTrainer):
         return str(checkpoint), step
 
     def _init_training_state(self, max_steps: int, *others: Any, **settings: Any) -> tuple[int, int]:
-        # What differs from the checkpoint is allowed (`check_resumable`), and shall hold: Transformers warns of it, and
-        # keeps the intervals of the checkpoint.
+        # `check_resumable` allowed these differences from the checkpoint, and the new values must hold. Transformers
+        # would warn, and keep the intervals of the checkpoint.
         log = logging.getLogger(_COMPARER)
         log.addFilter(_is_no_comparison)
         try:
@@ -175,7 +175,7 @@ class SavingTrainer(UploadingTrainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         schedule, optimizer = self.lr_scheduler, self.optimizer
         if checkpoint is not None and optimizer is not None and isinstance(schedule, LambdaLR):
-            # The optimiser's state has the rate of the schedule as it was; of a run that was made longer it is another.
+            # The optimiser's state has the rate of the old schedule; in a run that was made longer, the rate differs.
             rates = [
                 base * rule(schedule.last_epoch)
                 for base, rule in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
@@ -185,14 +185,14 @@ class SavingTrainer(UploadingTrainer):
             schedule._last_lr = rates
 
     def _run_epoch(self, *state: Any, **settings: Any) -> None:
-        # Transformers looks whether a run is at its end only after an update: resumed there, it would make one more.
+        # Transformers checks for the end of a run only after an update: resumed at the end, it would make one more.
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
         else:
             super()._run_epoch(*state, **settings)
 
     def _maybe_log_save_evaluate(self, *state: Any, **settings: Any) -> None:
-        # What is not logged when a checkpoint is written would be missing in the log of a run resumed from it.
+        # What is not logged before a checkpoint is written would be missing in the log of a run resumed from it.
         if self.control.should_save or (self.args.save_strategy == "best" and self.control.should_evaluate):
             self.control.should_log = True
         super()._maybe_log_save_evaluate(*state, **settings)
@@ -221,7 +221,7 @@ class SavingTrainer(UploadingTrainer):
                 self._known_whole.add(name)
             staging.rmdir()
             if self.args.push_to_hub and self.args.save_total_limit:
-                # A checkpoint is not removed while it is read.
+                # Do not remove a checkpoint while it is read.
                 self._finish_current_push()
             checkpoints.rotate(
                 output,
@@ -235,12 +235,12 @@ class SavingTrainer(UploadingTrainer):
 
     @contextmanager
     def _staged(self, staging: Path) -> Iterator[None]:
-        """Let what is saved within go to the staging folder; if it cannot be written, clear up and say so."""
+        """Save into the staging folder within the block. If that cannot be written, clean up and raise an error."""
         self._saving_to = staging
         try:
             yield
         except _WRITE_ERRORS as error:
-            # What is half written would keep the disk full.
+            # Half-written files would keep the disk full.
             shutil.rmtree(staging, ignore_errors=True)
             found = reversed(checkpoints.steps(staging.parent).values())
             last = next((folder.name for folder in found if checkpoints.fault(folder, digests=False) is None), None)
@@ -250,7 +250,7 @@ class SavingTrainer(UploadingTrainer):
             self._saving_to = None
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        # A tied head is stored once, as the embedding, and has its weights from there.
+        # A tied head is stored once, as the embedding, and gets its weights from there.
         tied: Any = self.model.all_tied_weights_keys
         missing = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
@@ -264,7 +264,7 @@ class SavingTrainer(UploadingTrainer):
     # The final model.
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As in Transformers; in the folder of the run the model is in the format it came from, all or nothing."""
+        """As in Transformers; but in the folder of the run, the model has the format it came from, all or nothing."""
         output = self.args.output_path
         if output_dir is not None and Path(output_dir) != output:
             super().save_model(output_dir, _internal_call)
@@ -275,7 +275,7 @@ class SavingTrainer(UploadingTrainer):
         with self._staged(staging):
             self._write_final(staging)
             if self.is_world_process_zero():
-                # A pickle, which nobody needs beside a model.
+                # A pickle, which is not needed beside a model.
                 (staging / TRAINING_ARGS_NAME).unlink(missing_ok=True)
                 checkpoints.move_files(staging, output)
         self.accelerator.wait_for_everyone()

@@ -1,25 +1,25 @@
-"""Signs that teaching is not working: rules over the rows of metrics.jsonl, each with what to do.
+"""Signs that teaching does not work: rules over the rows of metrics.jsonl, each with what to do about it.
 
-Most rules look at the newest rows that hold enough questions together, so that they see a run that starts badly as well
-as one that breaks down later. A rule gives None, or a text for a person.
+Most rules use the newest rows that together hold enough questions. So they notice a run that starts badly as well as a
+run that breaks down later. A rule gives None, or a text for people.
 """
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import mean, variance
 
-Row = Mapping[str, float]
+MetricsRow = Mapping[str, float]
 
-# Fewer questions than these may all be of a kind by chance: in a long run, which is looked at often, and at its start.
+# Fewer questions than these may all be alike by chance: in a long run, which is checked often, and at its start.
 _QUESTIONS, _FEWEST = 96, 32
 _MOST = 0.5
-# A share of cut references that spoils what the others teach.
+# A larger share of cut references spoils what the others teach.
 _REFERENCES_CUT = 0.1
-# Right by chance, as a teacher is whose answers the verifier cannot read.
+# Right by chance, like a teacher whose answers the verifier cannot read.
 _BY_CHANCE = 0.02
-# KL is noisy from update to update: so many updates, and so many rows, before its thirds are compared.
+# KL is noisy, so its thirds are compared only after so many updates, and so many rows.
 _KL_UPDATES, _KL_ROWS = 40, 12
-# A gain in accuracy by more than this is learning, whatever KL does: what is still taught then is the harder part.
+# If accuracy rises by more than this, the student learns, whatever KL does: the questions still taught are harder.
 _GAIN = 0.05
 
 _ROUTES = {
@@ -36,13 +36,13 @@ _ROUTES = {
 }
 
 
-def signs(rows: Sequence[Row], known: Collection[str] = ()) -> dict[str, str]:
-    """The signs that the rows of updates show, by name; those that are known are not looked for again."""
+def signs(rows: Sequence[MetricsRow], known: Collection[str] = ()) -> dict[str, str]:
+    """The signs in the rows of updates, by name. Known signs are not looked for again."""
     found = {name: rule(rows) for name, rule in RULES.items() if name not in known}
     return {name: text for name, text in found.items() if text is not None}
 
 
-def responses_unfinished(rows: Sequence[Row]) -> str | None:
+def responses_unfinished(rows: Sequence[MetricsRow]) -> str | None:
     """Most responses are empty, or were cut at the budget."""
     recent, count = _recent(rows)
     empty, cut = _mean(recent, "empty"), 1 - _mean(recent, "stopped")
@@ -55,7 +55,7 @@ def responses_unfinished(rows: Sequence[Row]) -> str | None:
     )
 
 
-def references_cut(rows: Sequence[Row]) -> str | None:
+def references_cut(rows: Sequence[MetricsRow]) -> str | None:
     """References are longer than the budget."""
     recent, count = _recent(rows)
     cut = sum(row["references_cut"] for row in recent)
@@ -67,14 +67,14 @@ def references_cut(rows: Sequence[Row]) -> str | None:
     )
 
 
-def one_route(rows: Sequence[Row]) -> str | None:
+def one_route(rows: Sequence[MetricsRow]) -> str | None:
     """All questions are on one route."""
     recent, count = _recent(rows)
     whole = [name for name in _ROUTES if recent and sum(row[name] for row in recent) == count]
     return _ROUTES[whole[0]].format(count=count) if whole else None
 
 
-def teacher_wrong(rows: Sequence[Row]) -> str | None:
+def teacher_wrong(rows: Sequence[MetricsRow]) -> str | None:
     """The teacher is never right, or hardly ever."""
     recent, count = _recent(rows)
     right = round(count * _mean(recent, "teacher_accuracy"))
@@ -87,7 +87,7 @@ def teacher_wrong(rows: Sequence[Row]) -> str | None:
     )
 
 
-def kl_not_falling(rows: Sequence[Row]) -> str | None:
+def kl_not_falling(rows: Sequence[MetricsRow]) -> str | None:
     """KL to the teacher has not fallen by more than its noise, and the student is not right more often either."""
     taught = [row for row in rows if "kl" in row]
     if len(taught) < _KL_ROWS or taught[-1]["step"] - taught[0]["step"] < _KL_UPDATES:
@@ -107,15 +107,15 @@ def kl_not_falling(rows: Sequence[Row]) -> str | None:
     )
 
 
-RULES: dict[str, Callable[[Sequence[Row]], str | None]] = {
+RULES: dict[str, Callable[[Sequence[MetricsRow]], str | None]] = {
     rule.__name__: rule for rule in (responses_unfinished, references_cut, one_route, teacher_wrong, kl_not_falling)
 }
 
 
-def _recent(rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
+def _recent(rows: Sequence[MetricsRow]) -> tuple[Sequence[MetricsRow], int]:
     """The newest rows that together have enough questions, and how many those are; no rows if there are too few.
 
-    At the start of a run these are all rows, so that a short one is looked at, too.
+    At the start of a run these are all rows, so that a short run is checked, too.
     """
     count = 0
     for start in reversed(range(len(rows))):
@@ -125,6 +125,6 @@ def _recent(rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
     return (rows, count) if count >= _FEWEST else ([], 0)
 
 
-def _mean(rows: Sequence[Row], name: str) -> float:
-    """Over the questions of all rows."""
+def _mean(rows: Sequence[MetricsRow], name: str) -> float:
+    """The mean over the questions of all rows."""
     return sum(row[name] * row["questions"] for row in rows) / (sum(row["questions"] for row in rows) or 1)

@@ -1,4 +1,4 @@
-"""Traces: how the responses of an update came about, and what both models would have said at the supervised positions.
+"""Traces: how the responses of an update were written, and what both models predict at the supervised positions.
 
 One JSON object for each question, for viewing later.
 """
@@ -29,8 +29,10 @@ def traces(
     *,
     step: int,
 ) -> list[dict[str, Any]]:
-    """A row for each question of a batch. The student is read in one forward for each of the `sizes`, which are numbers
-    of questions and add up to the batch."""
+    """A row for each question of a batch.
+
+    sizes: how many questions of the batch are read in each forward of the student.
+    """
     readings = iter(collected.lessons)
     parts: list[torch.Tensor] = []
     for size in sizes:
@@ -45,7 +47,7 @@ def traces(
 
 
 def _question(student: Student, collected: Collected, k: int) -> dict[str, Any]:
-    """What was asked, what both models and the reference answer, and how that was judged."""
+    """The question, the answers of both models and of the reference, and the verdicts."""
     tokenizer, lesson, trajectory = student.text_tokenizer, collected.lessons[k], collected.trajectories[k]
     answer, reference = collected.answers[k], lesson.reference
     return {

@@ -3,9 +3,9 @@
     trainer = ForkLeftTrainer(student, teacher, ForkLeftConfig("runs/first"), train_dataset)
     trainer.train()
 
-A thin adapter: what an update is stands in `collect.py` and `objective/`; devices, processes, optimiser, schedule,
-trackers and the hub are the Trainer's. Its own are four things: fresh rollouts in every update, one denominator over
-processes and accumulation steps, no step where every question was excluded, and checkpoints that are whole or absent.
+A thin adapter: `collect.py` and `objective/` define an update; devices, processes, optimiser, schedule, trackers and
+the hub are the Trainer's. It adds four things: fresh rollouts in every update, one denominator over processes and
+accumulation steps, no step if every question was excluded, and checkpoints that are complete or absent.
 """
 
 import math
@@ -56,13 +56,13 @@ T = TypeVar("T")
 class ForkLeftTrainer(SavingTrainer):
     """Trains a student from a teacher.
 
-    student, teacher: as `load_student` and `load_teacher` give them. train_dataset, eval_dataset: rows with `question`
-    (or `messages`) and `answer`, and where there are any `solution` and `id`, or what `prepare_examples` made of such
-    rows; eval_dataset may be several by name.
-    answerer: who gives the teacher's own answers, if not the teacher itself (an `AnswerServer`). verifier: who judges
-    answers, if not the one that `args` names; a function of your own will do. writer: who writes the rollouts, if not
-    `generate`. peft_config: train an adapter instead of
-    all weights; merge_adapters: save the final model with it merged. Further arguments are the Trainer's.
+    student, teacher: from `load_student` and `load_teacher`. train_dataset, eval_dataset: rows with `question` (or
+    `messages`) and `answer`, and if there are any `solution` and `id`; or what `prepare_examples` made of such rows.
+    eval_dataset may be several by name.
+    answerer: gives the teacher's own answers, if not the teacher itself (an `AnswerServer`). verifier: judges answers,
+    instead of the one that `args` names; it may be your own function. writer: writes the rollouts, instead of
+    `generate`. peft_config: train an adapter instead of all weights; merge_adapters: save the final model with it
+    merged. Other arguments are the Trainer's.
     """
 
     args: ForkLeftConfig
@@ -88,7 +88,7 @@ class ForkLeftTrainer(SavingTrainer):
             raise ForkLeftError("the student has no tokenizer, which turns its responses into text to verify")
         self.verifier = args.named_verifier() if verifier is None else Verifier.of(verifier)
         if verifier is not None:
-            # Checkpoints and card name the verifier that judges.
+            # Checkpoints and card name the verifier that is used.
             args = copy(args)
             args.verifier, args.letters = self.verifier.kind, self.verifier.letters
         model = student.model
@@ -125,11 +125,11 @@ class ForkLeftTrainer(SavingTrainer):
             self.remove_callback(printer)
         self.progress = ProgressLine(Console(), bar=not args.disable_tqdm)
         self.add_callback(self.progress)
-        # The loss comes divided by the questions of the whole update.
+        # The loss is already divided by the questions of the whole update.
         self.loss_is_scaled_for_ga = True
         cache = AnswerCache(args.answer_file)
         self.collector = Collector(student, teacher, answerer or teacher, cache, args, self.verifier, writer)
-        # Of the questions since the last log line, and how many of them are of the current update.
+        # Outcomes of the questions since the last log line, and how many of them are of the current update.
         self._outcomes: list[Outcome] = []
         self._before_update = 0
         self._clock = Clock(self.progress.phase)
@@ -163,7 +163,7 @@ class ForkLeftTrainer(SavingTrainer):
     ) -> tuple[list[dict[str, list[Lesson]]], int]:
         """Collect an update: its micro-batches, and |B|, its questions over all processes and accumulation steps.
 
-        All of it at once, since the student does not change within an update and writes faster in larger batches.
+        All at once, because the student does not change within an update and writes faster in larger batches.
         """
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._before_update = len(self._outcomes)
@@ -181,7 +181,7 @@ class ForkLeftTrainer(SavingTrainer):
         return [{"lessons": list(islice(lessons, len(batch)))} for batch in batches], questions
 
     def _called(self, call: Callable[[], T]) -> T:
-        """A call without gradients, within the wrapped module's forward, where a sharded head is whole."""
+        """Call a function without gradients, within the wrapped module's forward, where a sharded head is whole."""
         reshard = self.is_fsdp_enabled and self.accelerator.state.fsdp_plugin.reshard_after_forward
         with torch.no_grad(), self.accelerator.autocast(), gathered(self.model_wrapped, reshard=bool(reshard)):
             return self.model_wrapped(forkleft_call=call)
@@ -208,7 +208,7 @@ class ForkLeftTrainer(SavingTrainer):
                 )
             )
         self._outcomes += outcomes
-        # Gradients are averaged over the processes; the method sums them.
+        # Gradients are averaged over the processes, but the method sums them.
         return loss * self.accelerator.num_processes
 
     def training_step(
@@ -217,12 +217,12 @@ class ForkLeftTrainer(SavingTrainer):
         inputs: dict[str, Any],
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
-        """Forward and backward of a micro-batch; no gradients are left if every question of the update is out."""
-        # The readout within it is a phase of its own.
+        """Forward and backward of a micro-batch. No gradients are left if every question of the update is excluded."""
+        # The readout inside it is its own phase.
         with self._clock.phase("backward"):
             loss = super().training_step(model, inputs, num_items_in_batch)
         if self._retained == 0:
-            # Without gradients the optimiser leaves weights, moments and decay alone.
+            # Without gradients the optimiser changes nothing: no weights, no moments, no decay.
             model.zero_grad(set_to_none=True)
         return loss
 
@@ -238,14 +238,14 @@ class ForkLeftTrainer(SavingTrainer):
         return norm
 
     def _note_routes(self, lessons: Sequence[Lesson], *, step: int) -> None:
-        """Keep which questions an update has and on which route each is, in `routes.jsonl`."""
+        """Write the questions of an update, and the route of each, to `routes.jsonl`."""
         pairs = gather_object([(lesson.id, lesson.route) for lesson in lessons])
         if self.is_world_process_zero():
             ids, routes = zip(*pairs, strict=True)
             self.routes_file.write({"step": step, "ids": ids, "routes": routes})
 
     def _trace(self, collected: Collected, sizes: Sequence[int], *, step: int) -> None:
-        """Keep how the responses of an update came about, in `traces.jsonl`. sizes: questions read in one forward."""
+        """Write how the responses of an update were written to `traces.jsonl`. sizes: questions read in one forward."""
         read = partial(traces, self.student, self.teacher, collected, self.collector.settings, sizes, step=step)
         self.model.eval()
         rows = gather_object(self._called(read))
@@ -257,7 +257,7 @@ class ForkLeftTrainer(SavingTrainer):
     # Logging.
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add what the method has to tell since the last line, and keep the line in metrics.jsonl."""
+        """Add the numbers of the method since the last line, and write the line to metrics.jsonl."""
         if "loss" in logs:
             outcomes = gather_object(self._outcomes)
             logs |= means(outcomes)
@@ -267,23 +267,23 @@ class ForkLeftTrainer(SavingTrainer):
             self._outcomes = []
             self._clock.seconds.clear()
         super().log(logs, start_time)
-        # The summary of a whole training is no step of it; a run that was resumed would have several.
+        # Not the summary of the whole training: it is not a step, and a resumed run would have several.
         if self.is_world_process_zero() and "train_runtime" not in logs:
             self.metrics_file.write({"step": self.state.global_step} | logs)
         if "loss" in logs:
             self._warn()
 
     def _warn(self) -> None:
-        """Say once, here and in metrics.jsonl, what the log shows of a teaching that does not work.
+        """Warn once, here and in metrics.jsonl, if the log shows that teaching does not work.
 
-        It is kept in the log, which a checkpoint holds and every process has: a resumed run repeats and loses nothing.
+        The warning is kept in the log, which every checkpoint and process has: a resumed run repeats and loses nothing.
         """
-        # Transformers declares numbers only; ours tell more.
+        # Transformers declares only numbers; our rows hold more.
         history: list[dict[str, Any]] = self.state.log_history
         step = self.state.global_step
         known = {row["warning"] for row in history if "warning" in row}
         if self.args.supervision != "routed":
-            # Routes are counted then, but decide nothing.
+            # Then routes are counted, but decide nothing.
             known.add("one_route")
         for name, text in signs([row for row in history if "loss" in row], known).items():
             row = {"step": step, "warning": name, "text": text}
@@ -335,7 +335,7 @@ class ForkLeftTrainer(SavingTrainer):
         return metrics
 
     def train(self, *arguments: Any, **settings: Any) -> Any:
-        """As in Transformers, but `True` resumes from the newest *whole* checkpoint; ends by saving the model.
+        """As in Transformers, but `True` resumes from the newest *whole* checkpoint. Saves the model at the end.
 
         Raises ForkLeftError if a checkpoint is damaged or belongs to another configuration.
         """
@@ -346,7 +346,7 @@ class ForkLeftTrainer(SavingTrainer):
 
     # What is saved.
 
-    def create_model_card(  # type: ignore[override]  # What we have no use for is among the others.
+    def create_model_card(  # type: ignore[override]  # Arguments that are not used here are in the others.
         self,
         language: str | None = None,
         license: str | None = None,
@@ -355,9 +355,9 @@ class ForkLeftTrainer(SavingTrainer):
         dataset: str | list[str] | None = None,
         **others: Any,
     ) -> None:
-        """Write README.md beside the weights: what was taught by what, how, and how to generate with it.
+        """Write README.md beside the weights: which student learned from which teacher, how, and how to use the result.
 
-        The arguments go into the metadata that the hub reads; `others` of Transformers' card have no place in this one.
+        The arguments go into the metadata that the hub reads; `others` of Transformers' card are not used.
         """
         if not self.is_world_process_zero():
             return
@@ -396,7 +396,7 @@ class ForkLeftTrainer(SavingTrainer):
         self.student.text_tokenizer.save_pretrained(folder)
         write_sidecar(folder, self.student)
         if hasattr(self.model, "peft_config") and self.student.origin is not None:
-            # Not given to PEFT itself, which would look for the base on the hub in every checkpoint.
+            # Not given to PEFT, which would look for the base on the hub at every checkpoint.
             note_base(folder, self.student.origin.source)
 
     @property
@@ -404,7 +404,7 @@ class ForkLeftTrainer(SavingTrainer):
         return hasattr(self.model, "peft_config") and (self.is_fsdp_enabled or not self.merge_adapters)
 
     def _write_final(self, folder: Path) -> None:
-        """The student in the format it came from; adapters alone, and weights under FSDP, as Transformers does."""
+        """Write the student in the format it came from; adapters, and weights under FSDP, as Transformers does."""
         if self._leaves_adapters or self.is_fsdp_enabled:
             self.save_model(str(folder), _internal_call=True)
         elif self.is_world_process_zero():

@@ -1,4 +1,4 @@
-"""What a wrapped model (DDP, FSDP2) needs of us: calls within its forward, and whole weights while it writes."""
+"""What a wrapped model (DDP, FSDP2) needs: calls within its forward, and whole weights while it writes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from torch.distributed.fsdp import FSDPModule
 
 
 def answer_calls(model: torch.nn.Module) -> None:
-    """Let `model(forkleft_call=f)` run f within the module's forward, and any other call do what it did.
+    """Make `model(forkleft_call=f)` run f within the module's forward; any other call works as before.
 
     DDP synchronises gradients, and FSDP gathers parameters, only around the forward of the module that they wrap.
     """
@@ -26,11 +26,11 @@ def _answering(
 
 @contextmanager
 def gathered(model: torch.nn.Module, *, reshard: bool = True) -> Iterator[None]:
-    """Keep all parameters of a model under FSDP2 whole within; nothing happens to any other model.
+    """Keep all parameters of a model under FSDP2 whole within the block. Does nothing to any other model.
 
-    Processes write responses of different lengths, so that their numbers of forwards differ, while FSDP gathers
-    weights in every forward together with all other processes: these would wait for each other for ever. To gather once
-    is also a great deal faster. reshard: what `fully_shard` was told, which is restored.
+    Processes write responses of different lengths, so they need different numbers of forwards. But FSDP gathers weights
+    in every forward together with all other processes: they would wait for each other for ever. Gathering once is also
+    much faster. reshard: the option given to `fully_shard`, which is restored.
     """
     parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
     for part in parts:
@@ -40,6 +40,6 @@ def gathered(model: torch.nn.Module, *, reshard: bool = True) -> Iterator[None]:
         yield
     finally:
         for part in parts:
-            # The outermost part never reshards after its forward: its backward comes at once.
+            # The outermost part never reshards after its forward, because its backward follows at once.
             part.set_reshard_after_forward(reshard and part is not model, recurse=False)
             part.reshard()

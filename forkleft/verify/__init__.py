@@ -22,19 +22,19 @@ _LOG = logging.getLogger(__name__)
 
 Kind = Literal["math", "opdlm", "choice", "lab"]
 KINDS: tuple[str, ...] = get_args(Kind)
-# What is judged in worker processes.
+# The kinds that are judged in worker processes.
 MATHEMATICAL = ("math", "opdlm")
 LETTERS = "ABCD"
-# A verifier of the user's: a verdict on each response, given the right answers.
+# The user's own verifier: gets responses and right answers, gives a verdict on each.
 Judge = Callable[[Sequence[str], Sequence[str]], Sequence[bool]]
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the verifier says of a response.
+    """The verdict on a response.
 
-    extracted: the final answer found in it, None if there is none. judged: False if there is no verdict, since the
-    comparison went beyond its bounds; then it is not `correct` either.
+    extracted: the final answer found in it, None if there is none. judged: False if there is no verdict, because the
+    comparison took too much time or memory; then `correct` is False too.
     """
 
     correct: bool
@@ -46,10 +46,10 @@ class Judgement:
 class Verifier:
     """How answers are judged.
 
-    kind: `math` compares values (0.5 is 1/2), in worker processes with bounds of time and memory; `opdlm` does so as
-    OPDLM's scorer does, for the paper's figures; `choice` compares the letter chosen among `letters`; `lab` is for the
-    lab's chains. `docs/evaluation.md` tells the details. function: the user's own instead; then `kind` is its name in
-    results and errors.
+    kind: `math` compares values (0.5 is 1/2), in worker processes with bounds of time and memory; `opdlm` does the same
+    exactly like OPDLM's scorer, for the paper's figures; `choice` compares the letter chosen among `letters`; `lab` is
+    for the lab's chains. `docs/evaluation.md` has the details. function: the user's own instead; then `kind` is its
+    name in results and errors.
     """
 
     kind: str = "math"
@@ -71,10 +71,10 @@ class Verifier:
 
     @classmethod
     def of(cls, said: Union["Verifier", Judge, str], letters: str = LETTERS) -> "Verifier":
-        """The verifier that is meant by itself, a function, a kind, or `package.module:function`.
+        """The verifier for a `Verifier`, a function, a kind, or `package.module:function`.
 
-        The last is imported, and with it code is run: only for what the user says, never for what a file of results
-        or a checkpoint does. Raises ForkLeftError if there is no such kind or function.
+        The last is imported, which runs code. So give it only what the user typed, never what a file of results or a
+        checkpoint says. Raises ForkLeftError if there is no such kind or function.
         """
         if isinstance(said, Verifier):
             return said
@@ -88,26 +88,26 @@ class Verifier:
     def judge(
         self, responses: Sequence[str], answers: Sequence[str], *, ids: Sequence[str] | None = None
     ) -> list[bool]:
-        """Whether the final answer in each response is the right one, in their order.
+        """Whether the final answer in each response is right, in their order.
 
-        A response without a final answer is wrong. How many have no verdict, and count as wrong, is logged. ids: of the
-        questions, for errors (default: their numbers), which are those of `judgements`.
+        A response without a final answer is wrong. A response without a verdict counts as wrong, and their number is
+        logged. ids: of the questions, for errors (default: their numbers). Raises what `judgements` raises.
         """
         judgements = self.judgements(responses, answers, ids=ids)
-        if lost := sum(not one.judged for one in judgements):
+        if lost := sum(not judgement.judged for judgement in judgements):
             _LOG.warning(
                 "no verdict on %d of %d responses within the verifier's bounds; they count as wrong",
                 lost,
                 len(judgements),
             )
-        return [one.correct for one in judgements]
+        return [judgement.correct for judgement in judgements]
 
     def judgements(
         self, responses: Sequence[str], answers: Sequence[str], *, ids: Sequence[str] | None = None
     ) -> list[Judgement]:
         """The verdict on each response together with the answer found in it, in their order.
 
-        An item's judgement depends on nothing but the item, unless the user's function does otherwise. Raises
+        Each judgement depends only on its own item, unless the user's function does otherwise. Raises
         ForkLeftError for unequal numbers of responses and answers, for an expected choice that is not among `letters`,
         and, naming the verifier and the question, for a function that raises or does not return a bool for each
         response.
@@ -128,10 +128,13 @@ class Verifier:
                     f"expected one of the letters {self.letters} as the right choice, found {answer!r:.40}; "
                     "name the offered letters with letters=…"
                 )
-        return [Judgement(one is not None and one == answer, one) for one, answer in zip(found, answers, strict=True)]
+        return [
+            Judgement(choice is not None and choice == answer, choice)
+            for choice, answer in zip(found, answers, strict=True)
+        ]
 
     def extract(self, response: str) -> str | None:
-        """The final answer written in `response`, None if there is none. To the user's function it is all of it."""
+        """The final answer written in `response`, None if there is none. For a function of the user, all of it."""
         if self.function is not None:
             return response.strip() or None
         if self.kind in MATHEMATICAL:
@@ -149,7 +152,7 @@ def _imported(path: str) -> Judge:
     hint = "expected package.module:function, of a package that is installed or whose folder PYTHONPATH names"
     try:
         function = attrgetter(name)(import_module(module))
-    except Exception as error:  # whatever the user's module raises
+    except Exception as error:  # the user's module may raise anything
         raise ForkLeftError(f"cannot take the verifier {path}: {type(error).__name__}: {error}; {hint}") from error
     if not callable(function):
         raise ForkLeftError(f"the verifier {path} is no function, but {function!r:.60}; {hint}")
@@ -159,7 +162,7 @@ def _imported(path: str) -> Judge:
 def _verdicts(
     kind: str, function: Judge, responses: Sequence[str], answers: Sequence[str], names: Sequence[str]
 ) -> list[bool]:
-    """What the user's function says of each response. names: of the questions, for errors."""
+    """The verdicts of the user's function. names: of the questions, for errors."""
     if not responses:
         return []
     kept = "what was finished before is kept; mend the verifier and start again"
@@ -191,7 +194,7 @@ def _verdicts(
 
 
 def _culprit(function: Judge, responses: Sequence[str], answers: Sequence[str], names: Sequence[str]) -> str:
-    """The question on which the function raises: asked one by one, after it raised on all of them together."""
+    """Find the question on which the function raises: call it for each alone, after it raised on all together."""
     for response, answer, name in zip(responses, answers, names, strict=True):
         try:
             function([response], [answer])

@@ -1,8 +1,8 @@
 r"""The letter chosen in a written answer to a multiple-choice question.
 
-A response is read without its markup (`markup.py`), and what follows a model's thoughts before these. Every letter that
-stands alone is judged by the words before and behind it. The strongest of these ways to state a choice counts, and of
-several in the same way the last:
+A response is read without its markup (`markup.py`). If a model marks its thoughts, the text after them is read first,
+and the whole response only if that text chooses no letter. Every letter that stands alone is judged by the words before
+and after it. The strongest of these ways to state a choice counts; of several choices stated in the same way, the last:
 
 1. `\boxed{C}`;
 2. an answer field: `"answer": "C"`, `Answer: (C)`, `【答案】C`, `<answer>C</answer>`, a heading `Answer` and C below;
@@ -14,13 +14,13 @@ several in the same way the last:
 8. a conclusion: `therefore C`, `it must be C`;
 9. any other letter that is no part of a formula.
 
-So a stated choice wins over any later letter. Only offered letters count, and none that is a word (`A more careful
-look`, `I cannot tell`), is ruled out (`not A`, `A is wrong`, `排除A`), or labels a line in a list of the options. What
-looks like a verdict behind a stated choice is the option's text: `the answer is (D) cannot be determined`. A letter of
-the last kind is none that belongs to a name (`vitamin C`, `points A and B`). In lower case a letter counts where
-brackets, quotes or the end of a line mark it, and where it ends the sentence that states it (`the answer is c.`).
+So a stated choice wins over any later letter. Only offered letters count. A letter does not count if it is a word (`A
+more careful look`, `I cannot tell`), is ruled out (`not A`, `A is wrong`, `排除A`), or labels a line in a list of the
+options. What looks like a verdict after a stated choice is the option's text: `the answer is (D) cannot be determined`.
+In way 9, a letter does not count if it belongs to a name (`vitamin C`, `points A and B`). A letter in lower case counts
+if brackets, quotes or the end of a line mark it, or if it ends the sentence that states it (`the answer is c.`).
 
-This is not the scorer of OPDLM: the paper compares the likelihood of letters (protocol `slot`) and reads none off.
+This is not the scorer of OPDLM: the paper compares the likelihood of letters (protocol `slot`) and reads no text.
 """
 
 import functools
@@ -31,14 +31,14 @@ from dataclasses import dataclass
 from forkleft.verify import wording
 from forkleft.verify.markup import after_thought, without_markup
 
-# How far statements reach, in characters.
+# How many characters before and after a letter are read.
 _BEFORE, _BEHIND = 180, 90
-# Of a text that names letters without end, those at its two ends are read.
+# If a text names very many letters, only so many at each end are read.
 _MARKS_AT_AN_END = 500
 
 _LATIN = "A-Za-z0-9_\u00c0-\u024f"
 _WORD_END = r"(?![A-Za-z\u00c0-\u024f])"
-# Turkish puts its copula behind an apostrophe: C'dir. Elsewhere what follows one makes a word: C'est, D's.
+# In Turkish, `is` follows an apostrophe: C'dir. In other languages an apostrophe makes a word: C'est, D's.
 _END = rf"(?![{_LATIN}]|'(?![dt][iıuü]r)[A-Za-z\u00c0-\u024f])"
 _OPEN, _CLOSE = r"[\s\"'(\[{]{0,12}", r"[\s\"')\]}]{0,12}"
 _CLOSE_HERE = r"[ \t\"')\]}]{0,12}"
@@ -52,7 +52,7 @@ _FORMULA_BEHIND = re.compile(r"\s?(?:[=+*/<>^∩∪⊂∈#]|\\[A-Za-z])|\.[A-Za-
 
 @dataclass(frozen=True)
 class _Mark:
-    """A letter that stands alone, and what is around it. begins: nothing but signs stands before it in the text."""
+    """A letter that stands alone, and what is around it. begins: only punctuation is before it in the text."""
 
     letter: str
     before: str
@@ -78,7 +78,7 @@ def _chosen(text: str, letters: str) -> str | None:
 
 
 def _listed(text: str) -> set[int]:
-    """Where letters label the options as they are listed again: A, B, … at the start of consecutive lines."""
+    """Where letters label options in a repeated list of them: A, B, … at the start of consecutive lines."""
     found: set[int] = set()
     last: re.Match[str] | None = None
     for label in _LABEL.finditer(text):
@@ -94,30 +94,30 @@ def _rules(letters: str) -> "_Rules":
 
 
 class _Rules:
-    """What the words around one of `letters` make of it. All patterns are bounded: no text makes a search slow."""
+    """Judges letters by the words around them. All patterns have bounded repeats, so no text makes a search slow."""
 
     def __init__(self, letters: str) -> None:
         small = letters.lower()
         self._mark = re.compile(
             rf"(?<![{_LATIN}])(?:[{letters}]{_END}|[{small}](?![{_LATIN}])(?=\s{{0,3}}[\"')\]}}.:,;]|{_LINE_ENDS}))"
         )
-        # Without spaces, which are those of AND: what can be matched in two ways takes for ever.
-        one = rf"[\"'(\[]{{0,2}}[{letters}]{_END}[\"')\]]{{0,2}}"
-        several = rf"{one}(?:{wording.AND}{one}){{0,8}}"
+        # Without spaces, which belong to AND: a pattern that matches in two ways may take for ever.
+        single = rf"[\"'(\[]{{0,2}}[{letters}]{_END}[\"')\]]{{0,2}}"
+        several = rf"{single}(?:{wording.AND}{single}){{0,8}}"
         fillers = (
             rf"(?:[\s,:\"'(\[]{{0,4}}(?:(?i:{wording.FILLER})|{wording.SHORT_FILLER}){_WORD_END}){{0,6}}[\s,:]{{0,3}}"
         )
         noun = (
             rf"(?:(?<![A-Za-z])(?i:{wording.ANSWER}|{wording.CORRECT_ONE}){_WORD_END}|(?i:{wording.ANSWER_ELSEWHERE}))"
         )
-        # Up to the letter, within its sentence and past no other letter.
+        # Any text up to the letter, within its sentence, without another letter.
         letter = rf"(?<![{_LATIN}])[{letters}]{_END}"
         within = rf"(?:(?![.!?]\s|[。！？；;\n]|{letter}|{wording.ASIDE})[\s\S])"
         self._box = re.compile(rf"\\(?:boxed|fbox)\s?\{{{_OPEN}(?:(?i:{wording.OPTION}|answer)[\s:]{{1,3}})?{_OPEN}$")
         self._box_ends = re.compile(r"\s{0,12}(?:[})\].:,;\"、。]|'\s?\})")
         self._field = re.compile(
             rf"(?:{noun}{_CLOSE}(?:(?i:is)\s?)?(?:[:=–—→\]-]|=>|->)"
-            # A heading names no letter: `The answer is C. Turn right` is none.
+            # A heading names no letter: `The answer is C. Turn right` is not a heading.
             rf"|(?:\A|\n)(?:(?!{letter})[^\n]){{0,30}}{noun}[^\S\n]{{0,12}}\n)"
             rf"{fillers}{_OPEN}$"
         )
@@ -136,7 +136,7 @@ class _Rules:
         )
         self._option_text = re.compile(rf"\s?[)\]]|{_CLOSE_HERE}[.:]?\s?(?i:false)\b")
         self._name = re.compile(
-            rf"(?<![A-Za-z])(?<!\bthis )(?<!\bthat )(?:(?i:{wording.NAME})\s(?:{one} (?:and|or)\s)?"
+            rf"(?<![A-Za-z])(?<!\bthis )(?<!\bthat )(?:(?i:{wording.NAME})\s(?:{single} (?:and|or)\s)?"
             rf"|(?i:{wording.SEVERAL_NAMES})\s(?:{several}{wording.AND})?){_OPEN}$"
         )
         self._supposed = re.compile(rf"(?i:{wording.SUPPOSED})(?:(?![.!?]\s|[。！？\n]|\bthen\b)[\s\S]){{0,80}}$")
@@ -145,8 +145,8 @@ class _Rules:
         self._noun = re.compile(rf"{noun}{_OPEN}$")
         self._directly_not = re.compile(rf"(?i:{wording.NOT})$")
         self._not = re.compile(rf"(?i:{wording.NOT})(?:{several}{wording.AND})?{_OPEN}$")
-        # Of a series all are wrong if the verb is in the plural: of `C, A is wrong` only A is.
-        others = rf"(?:{wording.AND}{one}){{1,8}}(?!{wording.IS_ONE})\s?"
+        # With a plural verb all letters of a series are wrong; in `C, A is wrong` only A is.
+        others = rf"(?:{wording.AND}{single}){{1,8}}(?!{wording.IS_ONE})\s?"
         self._is_wrong = re.compile(rf"{_CLOSE_HERE}(?:{others})?(?i:{wording.IS_WRONG})")
         self._begins = re.compile(rf"{_CLOSE}(?:[.:,;)、。\]–—-]|$|(?i:{wording.BECAUSE}))|[\"')\]]|\s*\n")
         self._option = re.compile(rf"(?i:{wording.OPTION}){_OPEN}$")
@@ -157,20 +157,20 @@ class _Rules:
         found, listed = list(self._mark.finditer(text)), _listed(text)
         if len(found) > 2 * _MARKS_AT_AN_END:
             found = found[:_MARKS_AT_AN_END] + found[-_MARKS_AT_AN_END:]
-        for one in found:
-            start, end = one.span()
+        for match in found:
+            start, end = match.span()
             before, behind = text[max(0, start - _BEFORE) : start], text[end : end + _BEHIND]
             begins = start <= _BEFORE and re.fullmatch(_OPEN, before) is not None
-            yield _Mark(one[0], before, behind, begins, start in listed)
+            yield _Mark(match[0], before, behind, begins, start in listed)
 
     def rank(self, mark: _Mark) -> int | None:
-        """In which way the letter is stated, 1 the strongest; None if it is not chosen."""
+        """In which way (1 is the strongest) the letter is stated; None if it is not chosen."""
         before, behind = mark.before, mark.behind
         if self._box.search(before):
             return 1 if self._box_ends.match(behind) else None
         line_ends = re.match(_CLOSE_HERE + _LINE_ENDS, behind) is not None
         if mark.begins and line_ends and not behind.strip(" \n\"')]}.。"):
-            # All that was said.
+            # The letter is the whole text.
             return 6
         is_marked = bool(_OPENED.search(before) and _CLOSED.match(behind))
         if mark.letter.islower() and not is_marked:

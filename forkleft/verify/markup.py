@@ -17,9 +17,9 @@ _SIGNS = str.maketrans(
     | dict.fromkeys("】〕〗］", "]")
 )
 _RULES = (
-    # Soft hyphens, joiners and marks of direction, which stand between a letter and its neighbours unseen.
+    # Soft hyphens, joiners and marks of direction: invisible characters between a letter and its neighbours.
     (re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufe0f\ufeff]"), ""),
-    # What is struck out is not said.
+    # Text that is struck out does not count.
     (re.compile(r"~~[^~\n]{1,80}~~"), " "),
     (re.compile(r"(?i)[<\[](?:final[_ ]?)?(?:answer|ans|choice)[>\]]"), "\nanswer: "),
     (re.compile(r"(?i)[<\[]/(?:final[_ ]?)?(?:answer|ans|choice)[>\]]|<(?:br|p|/p|div|/div|li|/li)\s?/?>"), "\n"),
@@ -28,7 +28,7 @@ _RULES = (
     (_FONT, lambda found: f" {found[1] or ''} "),
     (_FONT, lambda found: f" {found[1] or ''} "),
     (re.compile(r"\\(?:left|right|displaystyle|q?quad|;|,|:|!|\(|\)|\[|\]|\s)|\$"), " "),
-    # A letter that is emphasised is as good as quoted.
+    # An emphasised letter counts like a quoted one.
     (re.compile(r"(?<![\w*])[*_`]{1,3}[ \t]?([A-Za-z])[ \t]?[*_`]{1,3}(?![\w*])"), r' "\1" '),
     # Emphasis and headings, quotations and bullets at the start of a line.
     (re.compile(r"\*{2,}|(?<![\w)])\*|\*(?![\w(])|(?<![A-Za-z0-9])_+|_+(?![A-Za-z0-9])|[`|]"), " "),
@@ -46,6 +46,6 @@ def without_markup(text: str) -> str:
 
 
 def after_thought(text: str) -> str | None:
-    """What follows the thoughts of a model that marks them; None if it marks none."""
+    """The text after the thoughts of a model that marks them; None if it marks none."""
     ends = list(_THOUGHT.finditer(text))
     return text[ends[-1].end() :] if ends else None

@@ -1,14 +1,14 @@
-r"""Mathematical answers in training: the last box of a response, or what it states without one, compared by value.
+r"""Mathematical answers in training: the last box of a response or, without a box, what it states, compared by value.
 
     judge(r"so \boxed{\frac{1}{2}}", "0.5")  # (True, r"\frac{1}{2}")
 
-Math-Verify reads the values and compares them, as in `opdlm.py`; what is read, and what counts as equal, is ours:
+Math-Verify reads the values and compares them, as in `opdlm.py`. What is read, and what counts as equal, is our choice:
 
-- Of several boxes the last one that is whole and not empty counts, alone. Without a box Math-Verify looks for the
-  answer in the text, and the value that it found counts as well as the text that it found it in (`1/3.`, `22**`).
+- Of several boxes only the last that is complete and not empty counts. Without a box Math-Verify looks for the answer
+  in the text. Then both the value and the text in which it was found count (`1/3.`, `22**`).
 - Digits of all scripts, full-width characters, thousands separators and unit words are normalised (`normal.py`).
-- An equation is no answer to a number, unless it names the number (`x = 5`, `5 = x`) or is a calculation that comes
-  out right (`2 + 3 = 5`).
+- Where a number is expected, an equation is wrong, unless it names the number (`x = 5`, `5 = x`) or is a correct
+  calculation (`2 + 3 = 5`).
 - Decimals agree to six places and to five significant digits.
 
 Runs in the worker processes of `pool.py` only, as `opdlm.py` does.
@@ -26,7 +26,7 @@ from sympy.core.function import AppliedUndef
 
 from forkleft.verify.normal import bare, base, normal, plain, scientific, trimmed, without_unit
 
-# Units are ours to remove: Math-Verify takes `t` and `d` for units too, so that 3t would be 3.
+# We remove units ourselves: Math-Verify takes `t` and `d` for units too, so that 3t would be 3.
 _NORMALIZATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all", equations=False
 )
@@ -37,10 +37,10 @@ _DECIMALS, _SIGNIFICANT = 6, 5
 
 
 def judge(response: str, answer: str | None) -> tuple[bool, str | None]:
-    """Whether `response` has the expected answer, and the answer found in it; without `answer` only the latter."""
+    """Whether `response` has the expected answer, and the answer found in it; if `answer` is None, only the latter."""
     try:
         found, values = find_answer(response)
-    except Exception:  # Math-Verify and SymPy raise what they like; all of it means that there is no answer to read
+    except Exception:  # Math-Verify and SymPy may raise anything; it means that no answer can be read
         return False, None
     if found is None or answer is None:
         return False, found
@@ -51,14 +51,14 @@ def judge(response: str, answer: str | None) -> tuple[bool, str | None]:
 
 
 def find_answer(response: str) -> tuple[str | None, list[Any]]:
-    """The final answer as it is written in `response`, None if there is none, and what Math-Verify read in its place.
+    """The final answer as it is written in `response`, None if there is none; and the values that Math-Verify read.
 
-    The second is empty for an answer in a box, which is read as a whole.
+    There are no values for an answer in a box, which is read as a whole.
     """
     box = last_box(response)
     if box is not None:
         return box, []
-    # Its own time-outs are off: they use signals, and cannot stop a single long operation.
+    # Its own time-outs are off: they use signals, which cannot stop a single long operation.
     found = parse(plain(response), extraction_config=_ANYWHERE, parsing_timeout=None)
     if not found:
         return None, []
@@ -67,9 +67,9 @@ def find_answer(response: str) -> tuple[str | None, list[Any]]:
 
 
 def last_box(response: str) -> str | None:
-    r"""What stands in the last `\boxed{}` that is whole and not empty; None if there is none."""
+    r"""The content of the last `\boxed{}` that is complete and not empty; None if there is none."""
     boxes: dict[int, str] = {}
-    # Where each box begins that is open, and None for other braces.
+    # The start of each open box, and None for other open braces.
     opened: list[int | None] = []
     for token in _TOKEN.finditer(response):
         if token["argument"]:
@@ -90,14 +90,16 @@ def _is_right(answer: str, found: str, values: list[Any]) -> bool:
     if None not in (base(gold), base(ours)) and base(gold) != base(ours):
         # Math-Verify does not read the base of 52_8.
         return False
-    # Where 3s is expected, 3 is not meant.
+    # If 3s is expected, 3 is wrong.
     golds = list(_readings(gold, letters=False))
-    return any(_same(one, other) for other in [*_readings(ours, letters=True), *values] for one in golds)
+    return any(_same(right, value) for value in [*_readings(ours, letters=True), *values] for right in golds)
 
 
 def _readings(text: str, *, letters: bool) -> Iterator[Any]:
-    """The values that a text may have: as it is written, as a number with a unit (of one letter) behind it, and as one
-    of a computer (1e3)."""
+    """The possible values of a text: as it is written, as a number before a unit, and as a computer writes it (1e3).
+
+    letters: whether a single letter may be a unit.
+    """
     yield from _values(text)
     if (number := scientific(text)) is not None:
         yield from _values(number)
@@ -115,12 +117,12 @@ def _same(gold: Any, found: Any) -> bool:
         found = _stated(found)
         if found is None:
             return False
-    # The order matters: 5 is right where x=5 is expected.
+    # The order matters: 5 is right if x=5 is expected.
     return bool(verify(gold, found, float_rounding=_decimals(gold, found), timeout_seconds=None))
 
 
 def _stated(found: Any) -> Any:
-    """What an equation says is the answer, for each part of a list; None where it says nothing of the kind."""
+    """The answer that an equation states, for each part of a list; None if it states none."""
     if isinstance(found, Set | Tuple) and any(map(_is_equation, found.args)):
         stated = [_stated(part) for part in getattr(found, "_unsorted_args", found.args)]
         return None if None in stated else found.func(*stated)
@@ -140,7 +142,7 @@ def _stated(found: Any) -> Any:
 
 
 def _is_equation(value: Any) -> bool:
-    return isinstance(value, Eq) or (isinstance(value, And) and all(isinstance(one, Eq) for one in value.args))
+    return isinstance(value, Eq) or (isinstance(value, And) and all(isinstance(part, Eq) for part in value.args))
 
 
 def _is_name(value: Any) -> bool:
@@ -157,11 +159,11 @@ def _symbols(value: Any) -> bool:
 
 
 def _decimals(*values: Any) -> int:
-    """To how many places decimals must agree: six, or more where a number is so small that they would be few digits."""
+    """To how many places decimals must agree: six, or more for a number so small that six places are few digits."""
     if not any(value.has(Float) for value in values):
         return _DECIMALS
     numbers = [part for value in values for part in _parts(value) if part.is_number and not _symbols(part)]
-    # A percentage is a product that is not carried out by itself.
+    # A percentage is a product that SymPy does not compute by itself.
     sizes = [abs(number.doit().evalf()) for number in numbers]
     # Not as floats of Python, which end at 1e308.
     least = min((log(size, 10).evalf() for size in sizes if size.is_positive and size.is_finite), default=0)

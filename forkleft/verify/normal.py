@@ -1,4 +1,4 @@
-r"""How a mathematical answer is written, brought to one form: characters, separators, units, punctuation.
+r"""Brings a mathematical answer to one form: characters, separators, units, punctuation.
 
 Models write `１２`, `١٢`, `12个`, `1\,000`, `12 cm²` or `**12**.` where `12` or `1000` is meant.
 """
@@ -6,14 +6,14 @@ Models write `１２`, `١٢`, `12个`, `1\,000`, `12 cm²` or `**12**.` where `
 import re
 import unicodedata
 
-# A letter of a script in which formulas are not written: not Latin, not Greek, no symbol such as ℝ.
+# A letter of a script that formulas do not use: not Latin, not Greek, not a symbol such as ℝ.
 _FOREIGN = r"[^\W\d_\u0000-\u024f\u0370-\u03ff\u2100-\u214f]"
-# The same with the marks that scripts such as Devanagari and Thai write on letters, which are no letters to `re`.
+# The same with the marks that scripts such as Devanagari and Thai put on letters. For `re` they are not letters.
 _FOREIGN_WORD = rf"{_FOREIGN}(?:{_FOREIGN}|[\u0900-\u0dff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])*"
 
 
 def _everywhere() -> dict[int, str]:
-    """Characters that are written differently and mean the same, in prose as well as in formulas."""
+    """The text with one form for characters that mean the same, in prose as well as in formulas."""
     table = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
     for code in range(128, 0x20000):
         kind = unicodedata.category(chr(code))
@@ -46,7 +46,7 @@ _CURRENCY = "".join(chr(code) for code in range(128, 0xFFFF) if unicodedata.cate
 
 _SEPARATED = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,\\!|\\[,;:! >]|\{,\}|~|')\s*\d{3})+(?!\d)")
 _WITH_COMMAS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)")
-# In brackets a comma divides numbers, but none begins with a zero: (1,000) is not (1,0).
+# In brackets a comma separates numbers. But no number begins with a zero: (1,000) is not (1,0).
 _WITH_COMMAS_IN_BRACKETS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})*,0\d\d(?:,\d{3})*(?!\d|,\d)")
 _WITH_UNDERSCORES = re.compile(r"(?<![\w.,\\])\d{1,3}(?:\\?_\d{3})+(?!\w)")
 _SCIENTIFIC = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+))[eE]([-+]?\d{1,3})")
@@ -61,20 +61,22 @@ _WORD = (
 _POWER = r"(?:\s?\^\s?(?:\d|\{-?\d\}))?"
 _NEXT = rf"[\s~/.-]{{1,3}}(?:per |a )?(?:{_WORD}|(?<=/)[hsgml]){_POWER}"
 _UNIT = re.compile(rf"(?:\^\s?\{{?\\circ\}}?\s*[CF]|{_WORD}{_POWER}(?:{_NEXT}){{0,5}})\s*$")
-# Of units that are a letter: not t or d, which are as often variables.
+# Units of one letter, but not t or d, which are as often variables.
 _LETTER_UNIT = re.compile(r"(?<=[\d}\s])[mgshlLNJWV]\s*$")
 _UNIT_CHARACTERS = 120
 
 
 def plain(response: str) -> str:
-    """A response with ASCII digits, and with a space between foreign letters and a number, where words are divided by
-    none: else no number begins there."""
+    """A response with ASCII digits, and with a space between foreign letters and a number.
+
+    Some scripts have no spaces between words; without the space no number would be found there.
+    """
     text = response.translate(_EVERYWHERE)
     return re.sub(rf"({_FOREIGN}[:,.]?)(?=[-+]?[\d$\\])", r"\1 ", text)
 
 
 def trimmed(answer: str) -> str:
-    """An answer without the signs around it: spaces, dollar signs, emphasis, the full stop of its sentence."""
+    """An answer without the characters around it: spaces, dollar signs, emphasis, the full stop of its sentence."""
     before = None
     while answer != before:
         before = answer
@@ -84,7 +86,7 @@ def trimmed(answer: str) -> str:
 
 
 def normal(answer: str) -> str:
-    """An answer in LaTeX without what makes no difference: signs around it, currencies, separators of thousands."""
+    """A LaTeX answer without what does not change it: characters around it, currencies, separators of thousands."""
     text = answer.translate(_EVERYWHERE).translate(_IN_FORMULAS)
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+", lambda found: f"^{{{found[0].translate(_RAISED)}}}", text)
     text = re.sub("[¼-¾⅐-⅞]", lambda found: "\\frac{{{}}}{{{}}}".format(*_VULGAR[found[0]]), text)
@@ -101,9 +103,9 @@ def normal(answer: str) -> str:
 
 
 def without_unit(answer: str, *, letters: bool) -> str | None:
-    """What stands before the unit words at the end of a normalised answer; None if there are none.
+    """The part of a normalised answer before the unit words at its end; None if there are none.
 
-    letters: whether a letter such as m counts as a unit too. Hours and minutes are no number with a unit.
+    letters: whether a letter such as m counts as a unit too. Hours with minutes are not a number with a unit.
     """
     found = _UNIT.search(answer, max(0, len(answer) - _UNIT_CHARACTERS))
     if found is None and letters:
@@ -113,7 +115,7 @@ def without_unit(answer: str, *, letters: bool) -> str | None:
 
 
 def scientific(answer: str) -> str | None:
-    """A normalised answer that is a number as computers print it, 1e3, in LaTeX; None if it is none.
+    """A normalised answer such as 1e3, a number as computers print it, in LaTeX; None if it is not one.
 
     2e-3 may be a formula too, so this is only one of its readings.
     """
@@ -129,7 +131,7 @@ def bare(answer: str) -> str:
 
 
 def base(answer: str) -> str | None:
-    """The base that a normalised number names by an index, as 8 in 52_8; None if it names none."""
+    """The base in the index of a normalised number, as 8 in 52_8; None if it has none."""
     found = re.fullmatch(r"[0-9A-Z]+\s?_\s?(?:\{\s?(\d+)\s?\}|(\d))", answer)
     return found and (found[1] or found[2])
 

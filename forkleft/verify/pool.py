@@ -1,14 +1,14 @@
 """Worker processes that judge mathematical answers, each item within bounds of time and memory.
 
 Workers are fresh interpreters, not forks: the caller may hold threads and a GPU, and its main module is not imported
-again. Every item is judged by itself, so that neither its neighbours nor the number of workers matter, and its time is
-the processor's, so that a busy machine does not matter either.
+again. Every item is judged on its own, so other items and the number of workers do not matter. Its time is processor
+time, so a busy machine does not matter either.
 
-What an interpreter has computed before may still make an item faster or slower. So a worker's first item may use the
-whole time, later ones a part of it, which usual ones do not come near; an item that needs more is judged again, as the
-first item of a fresh worker. What decides that an item has no verdict is therefore always a worker that has judged
-nothing before. A worker that ends or stalls otherwise may be the machine's fault (memory that others took, a suspended
-session): its item is judged again too, and has no verdict if that fails as well.
+What an interpreter has computed before may still make an item faster or slower. So the first item of a worker may use
+the whole time, and later items only a part of it, which usual items do not come near. An item that needs more is judged
+again, as the first item of a fresh worker. So only a worker that has judged nothing before decides that an item has no
+verdict. If a worker ends or stalls for another reason, it may be the machine's fault (memory that others took, a
+suspended session). Its item is judged again too, and has no verdict if that fails as well.
 """
 
 import atexit
@@ -27,22 +27,22 @@ from dataclasses import dataclass
 
 from forkleft.errors import ForkLeftError
 
-# Responses of 4096 tokens have some 15,000 characters. Of a longer text than this only its last box is read.
+# Responses of 4096 tokens have some 15,000 characters. Of a text longer than this, only the last box is read.
 MAX_CHARACTERS = 100_000
 MAX_WORKERS = 4
 START_SECONDS = 300.0
-# How often an item is given to a worker that then fails, and how many workers in a row may fail to start.
+# How many workers may fail on an item, and how many in a row may fail to start.
 _TRIES, _STARTS = 2, 5
 # The share of its time that an item may use on a worker that has judged others before.
 _LATER_SHARE = 0.2
-# A worker has its next items at hand and never waits for us.
+# A worker gets several items ahead, so that it never waits for us.
 _ITEMS_AT_HAND = 4
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[4:]; "
     "from forkleft.verify.worker import main; main(float(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))"
 )
 
-# How to judge (`math` or `opdlm`), a response, and the expected answer, or None to look for the response's only.
+# How to judge (`math` or `opdlm`), a response, and the expected answer, or None to only extract the response's.
 Request = tuple[str, str, str | None]
 # Whether it is right, the answer found, and whether there is a verdict at all.
 Reply = tuple[bool, str | None, bool]
@@ -52,9 +52,11 @@ NO_VERDICT: Reply = (False, None, False)
 
 @dataclass(frozen=True)
 class Bounds:
-    """What one item may cost; usual ones take 2 to 10 ms. Processor time decides, so that a busy machine changes no
-    verdict; `wall_seconds` is for a worker that is stuck without computing. `memory_bytes`: beyond what the worker
-    itself has, on Linux only."""
+    """How much time and memory one item may use; usual items take 2 to 10 ms.
+
+    Processor time decides, so that a busy machine changes no verdict. `wall_seconds` is for a worker that hangs without
+    computing. `memory_bytes`: in addition to what the worker itself uses, on Linux only.
+    """
 
     cpu_seconds: float = 5.0
     wall_seconds: float = 300.0
@@ -76,16 +78,16 @@ class Pool:
         Raises ForkLeftError if workers cannot be started.
         """
         readable = [(kind, readable_part(response), answer) for kind, response, answer in requests]
-        distinct = [one for one in dict.fromkeys(readable) if one[1] and len(one[2] or "") <= MAX_CHARACTERS]
+        distinct = [item for item in dict.fromkeys(readable) if item[1] and len(item[2] or "") <= MAX_CHARACTERS]
         with self._lock:
             try:
                 replies = dict(zip(distinct, self._judge(distinct), strict=True))
             except BaseException:
-                # A reply that nobody waits for any more must not be taken for that of the next item.
+                # A late reply must not be taken for the reply to the next item.
                 for worker in list(self._workers):
                     self._end(worker)
                 raise
-        return [replies.get(one, WRONG) for one in readable]
+        return [replies.get(item, WRONG) for item in readable]
 
     def close(self) -> None:
         """End the workers. A later call starts new ones."""
@@ -134,7 +136,7 @@ class Pool:
         return [replies[item] for item in range(len(lines))]
 
     def _provide(self, left: int, again: int) -> None:
-        """Start workers: no more than there are items left, but a fresh one for each that is judged again."""
+        """Start workers: no more than there are items left, and a fresh one for each item that is judged again."""
         while len(self._workers) < min(self.size, left):
             self._workers.append(_Worker(self.bounds))
         fresh = sum(not worker.used for worker in self._workers)
@@ -157,7 +159,7 @@ class Pool:
                     worker.ask(item, lines[item])
 
     def _heard(self) -> "Iterator[_Worker]":
-        """Wait until workers say something, end, or are out of time, and give those."""
+        """Wait until workers reply, end, or run out of time; return those."""
         busy = [worker for worker in self._workers if worker.items or not worker.ready]
         with selectors.DefaultSelector() as selector:
             for worker in busy:
@@ -179,7 +181,7 @@ class Pool:
     def _check_start(self, code: int, failed_starts: int) -> None:
         """Raise ForkLeftError if a worker ended by itself before it was ready, or workers are killed again and again.
 
-        A worker may be killed for no fault of its own, as by a kernel that is out of memory: then another is started.
+        A worker may be killed without its fault, for instance by a kernel without memory: then another is started.
         """
         if code >= 0:
             raise ForkLeftError(
@@ -198,9 +200,9 @@ class Pool:
 
 
 class _Worker:
-    """One process, its pipes, and the items it has at hand, of which it works on the first.
+    """One process, its pipes, and the items it was given; it works on the first of them.
 
-    `ended` is None while it serves, `"retired"` after a reply it called its last, `"failed"` after any other end.
+    `ended` is None while it works, `"retired"` after a reply marked as its last, `"failed"` after any other end.
     `used`: whether it was given an item. `judged`: how many it replied to.
     """
 
@@ -209,11 +211,11 @@ class _Worker:
         limits = (bounds.cpu_seconds, bounds.cpu_seconds * _LATER_SHARE, bounds.memory_bytes)
         try:
             self.process = subprocess.Popen(
-                # The worker finds modules where this process does.
+                # The worker looks for modules where this process does.
                 [sys.executable, "-c", _PROGRAM, *map(str, limits), *map(str, sys.path)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                # SymPy's choices may depend on the order of sets: the same in all workers and runs.
+                # SymPy's choices may depend on the order of sets, so that order is the same in all workers and runs.
                 env=os.environ | {"PYTHONHASHSEED": "0"},
                 bufsize=0,
             )
@@ -224,7 +226,7 @@ class _Worker:
             ) from error
         self._pipes = [pipe for pipe in (self.process.stdin, self.process.stdout) if pipe is not None]
         self.input, self.output = (pipe.fileno() for pipe in self._pipes)
-        # A write that the worker does not take must not keep us from looking at the clock.
+        # A blocked write must not keep us from checking the time.
         os.set_blocking(self.input, False)
         self.deadline = time.monotonic() + START_SECONDS
         self.ready = self.used = False
@@ -235,11 +237,11 @@ class _Worker:
 
     @property
     def is_writing(self) -> bool:
-        """Whether the worker has yet to take something of its items."""
+        """Whether some of its items are not written to the worker yet."""
         return bool(self._unwritten)
 
     def ask(self, item: int, line: bytes) -> None:
-        """Hand over an item. That the process has ended is noticed when its reply is awaited."""
+        """Give an item to the worker. If the process has ended, this shows when we wait for the reply."""
         if not self.items:
             self.deadline = time.monotonic() + self.bounds.wall_seconds
         self.used = True
@@ -248,7 +250,7 @@ class _Worker:
         self.write()
 
     def write(self) -> None:
-        """Write what the worker takes now."""
+        """Write as much as the worker accepts now."""
         try:
             while self._unwritten:
                 self._unwritten = self._unwritten[os.write(self.input, self._unwritten) :]
@@ -258,7 +260,7 @@ class _Worker:
             self._unwritten = b""
 
     def hear(self) -> None:
-        """Take what the process has written so far."""
+        """Read what the process has written so far."""
         piece = os.read(self.output, 1 << 16)
         self._heard += piece
         if not piece:
@@ -269,7 +271,7 @@ class _Worker:
         *lines, self._heard = self._heard.split(b"\n")
         for line in lines:
             if not self.ready:
-                # An interpreter may be set up to print something of its own first.
+                # An interpreter may be configured to print something first.
                 self.ready = line == b'"ready"'
                 continue
             correct, extracted, last = json.loads(line)
@@ -280,7 +282,7 @@ class _Worker:
             yield self.items.popleft(), (correct, extracted, True)
 
     def end(self) -> int:
-        """Kill the process if it still runs; its exit code."""
+        """Kill the process if it still runs; return its exit code."""
         self.process.kill()
         self.close_pipes()
         return self.process.wait()
@@ -292,7 +294,7 @@ class _Worker:
 
 
 def readable_part(response: str) -> str:
-    """The response, or of one that is too long the part from its last box, or nothing if none is near the end."""
+    """The response. If it is too long: the part from its last box, or nothing if no box is near the end."""
     if len(response) <= MAX_CHARACTERS:
         return response
     start = response.rfind("\\boxed", len(response) - MAX_CHARACTERS)
@@ -301,7 +303,7 @@ def readable_part(response: str) -> str:
 
 @functools.cache
 def shared_pool() -> Pool:
-    """The pool of this process: as many workers as it has processors to itself, ended with the process."""
+    """The pool of this process: as many workers as it has processors. They end with the process."""
     processors = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     pool = Pool(max(1, min(MAX_WORKERS, processors)))
     atexit.register(pool.close)

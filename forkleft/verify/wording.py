@@ -1,12 +1,13 @@
-"""The words in which models state a choice, as pieces of regular expressions: English, and what others say in their
-languages where the letters are Latin. `choice.py` puts them together.
+"""The words in which models state a choice, as pieces of regular expressions. `choice.py` puts them together.
+
+They cover English, and other languages in which the options have Latin letters.
 """
 
-# What may stand between two letters of a series, and what is said of one alone.
+# What may be between two letters of a series, and what follows a single letter.
 AND = r"[ ]?(?:,[ ]?(?:(?:and|or|nor)\b)?|(?:and|or|nor|y|et|ou|und|oder|e|o)\b|[&/、和与及或とや])[ ]?"
 IS_ONE = r"\s?(?:is|was|does|has|fails|ist|es|est|é|è|项|項|选项|選項|错|不|有|が|는|가|이|은)"
 
-# In front of a letter: option C.
+# Before a letter: option C.
 OPTION = (
     r"option|choice|letter|alternative|statement|item|opción|opcion|opção|opcao|opzione|alternativa|letra|lettre|"
     r"lettera|inciso|réponse|Antwort|respuesta|resposta|Buchstabe|вариант|variante?|lựa chọn|phương án|đáp án|ข้อ|"
@@ -19,7 +20,7 @@ ANSWER = (
     r"(?:[ _](?:letter|choice|option|key|field)(?!s))?"
 )
 CORRECT_ONE = r"(?:correct|right|best)(?: one)?"
-# Elsewhere: the first letter behind it is the answer.
+# In other languages: the first letter after it is the answer.
 ANSWER_ELSEWHERE = (
     r"antwort|réponse|reponse|respuesta|resposta|risposta|antwoord|svaret|odpowiedź|odpověď|răspuns\w*|cevap|yanıt|"
     r"jawaban\w*|jibu|vastaus|ответ|відповідь|απάντηση|đáp án|câu trả lời|trả lời|คำตอบ|ตอบ|الإجابة|الاجابة|إجابة|"
@@ -42,7 +43,7 @@ FILLER = (
     rf"fact|to|be|is|marked|labell?ed|given|by|also|still|answer|correct|right|best|final|my|la|el|le|der|die|das|是"
     rf"|为|為|は|은|는|là|adalah|ist|es|est|é|è|это|{OPTION}"
 )
-# Behind the letter: C is the correct answer.
+# After the letter: C is the correct answer.
 IS_CORRECT = (
     r"(?:(?:is|would be|must be|should be|项|項|选项|選項|が|는|가|이|은|es|est|ist|é|è|là|是)\s?)?"
     r"(?:the |la |el |a |die |le |最)?(?:only |one |most |respuesta |réponse |resposta |bonne |đáp án )?"
@@ -65,7 +66,7 @@ NOT = (
     r"排除|除了|除去|不选|不能选|不能是|不)\.?"
     rf"\s{{0,3}}(?:(?:be|is|choose|pick|select|the|both|either|just|only|{OPTION})\s?){{0,3}}"
 )
-# Behind one.
+# After a letter that is ruled out.
 IS_WRONG = (
     r"(?:(?:项|項|选项|選項|が|는|가|이|은|也|都|均)\s?)?(?:"
     r"(?:is|are|was|were|does|do|did|can|could|would|will|has|have)\s?(?:not|n't)\b|cannot\b|fails?\b|"
@@ -83,7 +84,7 @@ NAME = (
     r"scenario|experiment|sample|team|person|player|patient|student|company|firm|city|town|country|region|zone|"
     r"product|machine|box|compound|substance|element|gene|protein|influenza|factor|series"
 )
-# Of several letters none is chosen.
+# Before several letters, of which none is chosen.
 SEVERAL_NAMES = (
     rf"(?:{NAME}|option|choice|letter|alternative|statement|item|answer)s|boxes|classes|cities|companies|matrices|"
     r"vertices|categories|countries|people"

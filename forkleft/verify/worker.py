@@ -1,10 +1,10 @@
-"""A worker process: reads a question a line, judges it, answers with a line. Ends when its standard input does.
+"""A worker process: reads items, one a line, judges each, and replies with a line. Ends when its standard input does.
 
 Line in: JSON `[kind, response, answer or null]`. Line out: `[correct, extracted or null, last]`, where `last` says that
 this worker ends now. A first line `"ready"` says that everything is loaded.
 
-The first item of a worker may use `cpu_seconds` of processor time, later ones `later_cpu_seconds`. The kernel ends the
-process over that (SIGPROF), whatever it is doing.
+The first item of a worker may use `cpu_seconds` of processor time, later ones `later_cpu_seconds`. If an item needs
+more, the kernel ends the process (SIGPROF), whatever it is doing.
 """
 
 import json
@@ -19,12 +19,12 @@ from typing import BinaryIO
 
 def main(cpu_seconds: float, later_cpu_seconds: float, memory_bytes: int) -> None:
     """Serve until standard input ends."""
-    # An interrupt at the keyboard reaches the whole group; the parent decides what becomes of its workers.
+    # An interrupt at the keyboard reaches all processes; only the parent decides when its workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Whoever started the parent may have it ignored or blocked.
+    # The parent may have been started with this signal ignored or blocked.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
-    # What libraries print must not get between the replies.
+    # What libraries print must not mix with the replies.
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
@@ -36,17 +36,17 @@ def main(cpu_seconds: float, later_cpu_seconds: float, memory_bytes: int) -> Non
 
     judges = {"math": math.judge, "opdlm": opdlm.judge}
     logging.disable(logging.CRITICAL)
-    # The first item builds regular expressions and parser tables, which must not count as its own time.
+    # Building regular expressions and parser tables must not count as time of the first item.
     for judge in judges.values():
         judge(r"so \boxed{\frac{1}{2}}", "0.5")
-    # From here on nothing on standard error is about us; before, it tells why a worker did not start.
+    # Until now standard error says why a worker did not start. From here on it is not needed.
     os.dup2(nowhere, sys.stderr.fileno())
 
     loaded, seconds = _address_space(), cpu_seconds
     _send(replies, "ready")
     for line in sys.stdin.buffer:
         kind, response, answer = json.loads(line)
-        # What earlier items left behind makes this one neither faster nor shorter of memory.
+        # What earlier items left in memory must not change the time or memory of this one.
         clear_cache()
         if sys.platform == "linux":  # elsewhere the kernel refuses or ignores it
             _limit(resource.RLIMIT_AS, _address_space() + memory_bytes)
@@ -71,7 +71,7 @@ def _limit(kind: int, value: int) -> None:
 
 
 def _address_space() -> int:
-    """Bytes that count towards RLIMIT_AS; 0 where there is no such bound."""
+    """Bytes that count towards RLIMIT_AS; 0 on systems without that bound."""
     if sys.platform != "linux":
         return 0
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()

@@ -23,7 +23,7 @@ from forkleft.evaluate.listing import list_benchmarks
 from forkleft.evaluate.protocols import Settings
 from forkleft.evaluate.results import read_results
 from forkleft.lab.models import model_path
-from forkleft.students import RECORDS, Student, save_student
+from forkleft.students import KNOWN_FAMILIES, Student, save_student
 
 PROGRAM = Path(__file__).parents[1] / "evaluation_runs.py"
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0")
@@ -289,7 +289,7 @@ def test_the_list_tells_where_data_is(tmp_path, monkeypatch):
 
 
 def test_every_summary_says_how_the_student_wrote(student, tmp_path):
-    sdar = RECORDS["sdar"].family
+    sdar = KNOWN_FAMILIES["sdar"].family
     named = Student(student.model, sdar, student.vocabulary, student.tokenizer)
     items = [lab_items("chain-2", 2), lab_items("choice-2", 2)]
     lines, found = {}, {}

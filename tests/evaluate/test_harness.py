@@ -16,7 +16,7 @@ from forkleft.lab.models import load_model
 from forkleft.lab.questions import held_out
 from forkleft.prompts import prompt_ids
 from forkleft.rollout import generate
-from forkleft.students import RECORDS, Family, load_student, save_student
+from forkleft.students import KNOWN_FAMILIES, Family, load_student, save_student
 from forkleft.students.families import Decoding
 
 if os.environ.get("FORKLEFT_NO_SKIPS") == "1":
@@ -256,7 +256,7 @@ def test_a_chat_template_can_be_given(saved, monkeypatch):
 
 def test_decodings(saved, tmp_path):
     asking = [asked("zz9", {"max_gen_toks": 12})]
-    named = tiny_student(RECORDS["sdar"].family, tokenizer=tiny_tokenizer(), dtype=torch.float64)
+    named = tiny_student(KNOWN_FAMILIES["sdar"].family, tokenizer=tiny_tokenizer(), dtype=torch.float64)
     save_student(named, tmp_path / "named")
     default, native = (model_of(tmp_path / "named", decoding=name) for name in ("static", "native"))
     assert default.get_model_info() == {"decoding": "static"} | asdict(Decoding())

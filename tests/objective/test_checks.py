@@ -4,12 +4,12 @@ from tiny import FAMILIES, family_name, tiny_model, tiny_student
 
 from forkleft.objective import checks
 from forkleft.rollout.forward import CachedForward
-from forkleft.students import RECORDS, Family, Student
+from forkleft.students import KNOWN_FAMILIES, Family, Student
 from forkleft.students.attention import PackedLayout
 
 READOUTS, GRADIENTS, ROLLOUTS, NEIGHBOURS, LOSSES = (check.name for check in checks.CHECKS)
 # With blocks as large as real ones.
-LARGE = [RECORDS["efficient-dlm"].family, RECORDS["fast-dllm-v2"].family]
+LARGE = [KNOWN_FAMILIES["efficient-dlm"].family, KNOWN_FAMILIES["fast-dllm-v2"].family]
 
 
 def stand_in(family, dtype=torch.float32):
@@ -18,7 +18,7 @@ def stand_in(family, dtype=torch.float32):
 
 
 def broken(student):
-    return [one.name for one in checks.examine(student) if not one.holds]
+    return [finding.name for finding in checks.examine(student) if not finding.holds]
 
 
 @pytest.mark.parametrize(
@@ -33,16 +33,16 @@ def broken(student):
 def test_everything_holds_for_every_family(family, dtype):
     findings = checks.examine(tiny_student(family, dtype=dtype))
     assert len(findings) == 5
-    assert all(one.holds for one in findings), findings
+    assert all(finding.holds for finding in findings), findings
     # What is called rounding is small.
     limit = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 2.0}[dtype]
-    assert max(one.bound for one in findings) < limit, findings
+    assert max(finding.bound for finding in findings) < limit, findings
 
 
 @pytest.mark.parametrize("family", LARGE, ids=lambda family: family.name)
 def test_everything_holds_for_large_blocks(family):
     findings = checks.examine(stand_in(family, torch.bfloat16))
-    assert all(one.holds for one in findings), findings
+    assert all(finding.holds for finding in findings), findings
 
 
 @pytest.mark.parametrize(

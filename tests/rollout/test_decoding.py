@@ -6,7 +6,7 @@ from tiny import FAMILIES, family_name, tiny_student
 
 from forkleft.errors import ForkLeftError
 from forkleft.rollout import decoding_of, generate, write
-from forkleft.students import RECORDS, Family
+from forkleft.students import KNOWN_FAMILIES, Family
 from forkleft.students.families import Decoding
 
 PROMPTS = [[5, 9, 2], [7, 1, 3, 3, 8]]
@@ -24,7 +24,7 @@ SHOWN = {
 
 
 def tokens(trajectories):
-    return [(one.tokens, one.commit_pass) for one in trajectories]
+    return [(trajectory.tokens, trajectory.commit_pass) for trajectory in trajectories]
 
 
 def sure(family):
@@ -35,23 +35,26 @@ def sure(family):
     return student
 
 
-@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("name", KNOWN_FAMILIES)
 def test_native_is_what_the_familys_authors_show(name):
-    student, shown = sure(RECORDS[name].family), dict(SHOWN[name])
+    student, shown = sure(KNOWN_FAMILIES[name].family), dict(SHOWN[name])
     native = write(student, PROMPTS, decoding_of(student.family, "native"), max_new_tokens=BUDGET)
     window = shown.pop("window", None)
     by_hand = student if window is None else sure(replace(student.family, block_size=window))
     assert tokens(native) == tokens(generate(by_hand, PROMPTS, max_new_tokens=BUDGET, **shown))
     # The student itself stays as it is.
-    assert student.family == RECORDS[name].family
+    assert student.family == KNOWN_FAMILIES[name].family
 
 
 @pytest.mark.parametrize("name", ["efficient-dlm", "sdar", "fast-dllm-v2"])
 def test_a_threshold_takes_fewer_passes(name):
     """Or the test above could not fail."""
-    student = sure(RECORDS[name].family)
+    student = sure(KNOWN_FAMILIES[name].family)
     passes = [
-        sum(one.forwards for one in write(student, PROMPTS, decoding_of(student.family, kind), max_new_tokens=BUDGET))
+        sum(
+            trajectory.forwards
+            for trajectory in write(student, PROMPTS, decoding_of(student.family, kind), max_new_tokens=BUDGET)
+        )
         for kind in ("static", "native")
     ]
     assert passes[1] < passes[0]
@@ -65,7 +68,7 @@ def test_static_is_one_token_a_pass(family):
 
 
 def test_what_the_user_says_wins():
-    dream, sdar = RECORDS["dream"].family, RECORDS["sdar"].family
+    dream, sdar = KNOWN_FAMILIES["dream"].family, KNOWN_FAMILIES["sdar"].family
     assert decoding_of(sdar, "native") == Decoding(threshold=0.85)
     assert decoding_of(sdar, "native", threshold=0.9, passes=2) == Decoding(passes=2, threshold=0.9)
     assert decoding_of(sdar, "static", threshold=0.9) == Decoding(threshold=0.9)
@@ -77,7 +80,7 @@ def test_what_the_user_says_wins():
 
 def test_decodings_that_are_not_known():
     with pytest.raises(ForkLeftError, match="decoding must be one of static, native, found 'fast'"):
-        decoding_of(RECORDS["sdar"].family, "fast")
+        decoding_of(KNOWN_FAMILIES["sdar"].family, "fast")
     with pytest.raises(ForkLeftError, match=r"known of the families efficient-dlm, sdar, .* decode it as static"):
         decoding_of(Family("block", 4), "native")
 

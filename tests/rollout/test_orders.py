@@ -5,7 +5,15 @@ import torch
 from exact import assert_exact, assert_no_worse
 
 from forkleft.errors import ForkLeftError
-from forkleft.rollout.orders import ORDERS, Predictions, choose, commits_this_pass, priority, sample, summarise
+from forkleft.rollout.orders import (
+    ORDERS,
+    Predictions,
+    choose,
+    commits_this_pass,
+    entropy_and_confidence,
+    priority,
+    sample,
+)
 
 
 @pytest.mark.parametrize("masks", range(1, 40))
@@ -59,7 +67,7 @@ def test_orders():
 def test_maximum_probability_is_not_minimum_entropy():
     peaked_with_tail = torch.tensor([0.55] + [0.45 / 30] * 30).log()
     two_way = torch.tensor([0.5, 0.5] + [0.0] * 29).log()
-    entropy, confidence = summarise(torch.stack([peaked_with_tail, two_way]))
+    entropy, confidence = entropy_and_confidence(torch.stack([peaked_with_tail, two_way]))
     assert confidence[0] > confidence[1]
     assert entropy[0] > entropy[1]
 
@@ -71,13 +79,13 @@ def plain_summary(logits):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_summarise(dtype):
+def test_entropy_and_confidence(dtype):
     generator = torch.Generator().manual_seed(0)
     logits = 5 * torch.randn(50, 30, generator=generator, dtype=dtype)
     logits[:, 7:9] = -math.inf
     logits[3, 1:] = -math.inf  # one token alone: entropy 0
     kept = logits.clone()
-    found = summarise(logits)
+    found = entropy_and_confidence(logits)
     assert found[0].min() >= 0
     for ours, plain, exact in zip(found, plain_summary(kept), plain_summary(kept.double()), strict=True):
         if dtype is torch.float64:

@@ -1,7 +1,7 @@
 import pytest
 
 from forkleft.errors import ForkLeftError
-from forkleft.students import RECORDS, Family
+from forkleft.students import KNOWN_FAMILIES, Family
 from forkleft.students.families import named_family, recognise, with_block_size
 
 
@@ -17,12 +17,12 @@ from forkleft.students.families import named_family, recognise, with_block_size
     ],
 )
 def test_a_model_type_tells_the_family(model_type, name):
-    assert recognise({"model_type": model_type}) is RECORDS[name] is named_family(name)
+    assert recognise({"model_type": model_type}) is KNOWN_FAMILIES[name] is named_family(name)
 
 
 def test_the_facts_of_the_families():
     """Design, section 3."""
-    assert {name: record.family for name, record in RECORDS.items()} == {
+    assert {name: record.family for name, record in KNOWN_FAMILIES.items()} == {
         "efficient-dlm": Family("block", 32, "prompt_end"),
         "sdar": Family("block", 4, "absolute"),
         "bd3lm": Family("block", 4, "prompt_end_backward"),
@@ -31,7 +31,7 @@ def test_the_facts_of_the_families():
         "dream": Family("full", 32, head="shifted"),
         "llada": Family("full", 32),
     }
-    assert all(record.family.name == name for name, record in RECORDS.items())
+    assert all(record.family.name == name for name, record in KNOWN_FAMILIES.items())
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_cannot_be_recognised(config, message):
 
 
 def test_blocks_of_another_size():
-    fast = RECORDS["fast-dllm-v2"].family
+    fast = KNOWN_FAMILIES["fast-dllm-v2"].family
     assert with_block_size(fast, 64).sub_block == 8
     assert with_block_size(fast, 64).name == "fast-dllm-v2"
     assert with_block_size(fast, 8).sub_block is None

@@ -173,7 +173,7 @@ def test_adapters_are_merged_a_file_at_a_time(tmp_path, monkeypatch):
         if hasattr(module, "lora_A"):
             delta = module.get_delta_weight
             monkeypatch.setattr(
-                module, "get_delta_weight", lambda one, delta=delta: (done.append("merge"), delta(one))[1]
+                module, "get_delta_weight", lambda layer, delta=delta: (done.append("merge"), delta(layer))[1]
             )
     monkeypatch.setattr("forkleft.students.shards.save_file", save_file)
     save_student(student, tmp_path / "b", merge_adapters=True, shard_bytes=10_000)

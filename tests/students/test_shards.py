@@ -99,10 +99,10 @@ def test_pickled_weights_are_refused_by_name(tmp_path):
 @pytest.mark.parametrize("load", [load_student, load_causal_lm])
 def test_a_hub_that_is_not_reached_is_no_wrong_name(load, monkeypatch):
     """Without a connection, and where none is allowed; a repository that is not there is another matter."""
-    for offline, told in ((False, "and the hub was not reached; .* a connection"), (True, "HF_HUB_OFFLINE is set; ")):
+    for offline, reason in ((False, "and the hub was not reached; .* a connection"), (True, "HF_HUB_OFFLINE is set; ")):
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", offline)
         monkeypatch.setattr("socket.getaddrinfo", no_network)
-        with pytest.raises(ForkLeftError, match=f"there is no folder owner/absent here, .*{told}") as raised:
+        with pytest.raises(ForkLeftError, match=f"there is no folder owner/absent here, .*{reason}") as raised:
             load("owner/absent")
         assert "Got:" not in str(raised.value) and "local folder" in str(raised.value)
 
@@ -164,7 +164,7 @@ def test_weights_stay_on_the_hub_if_they_are_not_wanted(hub):
     left = [path.name for path in whole.origin.folder.iterdir() if not (empty.origin.folder / path.name).exists()]
     assert left == ["model.safetensors"]
     assert (empty.device.type, empty.family, empty.vocabulary) == ("meta", whole.family, whole.vocabulary)
-    shapes = [{name: one.shape for name, one in each.model.named_parameters()} for each in (whole, empty)]
+    shapes = [{name: parameter.shape for name, parameter in each.model.named_parameters()} for each in (whole, empty)]
     assert shapes[0] == shapes[1]
 
 

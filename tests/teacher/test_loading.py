@@ -112,9 +112,9 @@ def test_a_teacher_spread_over_memories_answers_as_a_whole_one(tmp_path):
         device="cpu",
     )
     assert spread.head_weight.is_meta
-    ours, theirs = (one.answers([QUESTION], max_new_tokens=4) for one in (spread, whole))
+    ours, theirs = (teacher.answers([QUESTION], max_new_tokens=4) for teacher in (spread, whole))
     assert ours == theirs
     asked = [Reading("q", [5, 6], [7, 8, 9], [0, 2])]
-    (ours_SE,), (theirs_SE,) = (one.hidden(asked) for one in (spread, whole))
+    (ours_SE,), (theirs_SE,) = (teacher.hidden(asked) for teacher in (spread, whole))
     assert_exact(ours_SE, theirs_SE)
     assert_exact(spread.head_logits(ours_SE), whole.head_logits(theirs_SE))

@@ -92,13 +92,13 @@ def test_hidden_states_give_the_distributions_of_one_forward_a_position(architec
         Reading("q", [3, 1, 4, 1], naive_answer(model, [3, 1, 4, 1], budget=6), [1, 0]),
         Reading("q", [3, 3], [9, 9], []),
     ]
-    for one, hidden_SE in zip(asked, teacher.hidden(asked), strict=True):
-        assert len(hidden_SE) == len(one.positions)
+    for reading, hidden_SE in zip(asked, teacher.hidden(asked), strict=True):
+        assert len(hidden_SE) == len(reading.positions)
         logits_SV = (hidden_SE @ teacher.head_weight.T)[:, :VOCABULARY].index_fill(
             1, torch.tensor([MASK, PAD]), -torch.inf
         )
-        for i, found in zip(one.positions, logits_SV.log_softmax(-1), strict=True):
-            assert_exact(found, teacher_log_probs(model, one.prompt, one.response, i))
+        for i, found in zip(reading.positions, logits_SV.log_softmax(-1), strict=True):
+            assert_exact(found, teacher_log_probs(model, reading.prompt, reading.response, i))
 
 
 def test_a_teacher_is_frozen():

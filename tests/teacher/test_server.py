@@ -301,13 +301,13 @@ def test_answers_of_a_real_server_equal_those_of_the_model_in_memory(transformer
         lab_model.model, lab_model.tokenizer, stop_ids=resolve_stop_ids(lab_model.tokenizer, None), batch_size=1
     )
     questions = held_out("chain-3", 4)
-    asked = [[{"role": "user", "content": one.prompt}] for one in questions]
+    asked = [[{"role": "user", "content": question.prompt}] for question in questions]
     stop = [teacher.tokenizer.decode([i]) for i in teacher.stop_ids]
     server = AnswerServer(url, name, stop=stop, concurrency=2)
     cache = AnswerCache(tmp_path / "answers")
     found = cached_answers(server, cache, asked, max_new_tokens=60)
     assert found == teacher.answers(asked, max_new_tokens=60)
-    assert [answer.text for answer in found] == [one.solution for one in questions]
+    assert [answer.text for answer in found] == [question.solution for question in questions]
     cut = server.answers(asked[:1], max_new_tokens=5)
     assert cut == teacher.answers(asked[:1], max_new_tokens=5)
     assert not cut[0].stopped

@@ -15,14 +15,14 @@ def test_a_run_leaves_a_card_beside_its_weights(tmp_path):
     trainer.train()
     page = (tmp_path / "README.md").read_text()
     assert metadata(page)["library_name"] == "forkleft"
-    for told in (
+    for text in (
         "1 of 4 questions, 12 in all",
         "0.5, 0.02, 0.1, 0.1",
         "high_entropy, 2 passes a block",
         "% of 3, at update 1, static decoding",
         "0.001, constant",
     ):
-        assert told in page
+        assert text in page
 
 
 def metadata(page):
@@ -61,21 +61,21 @@ def test_a_gguf_teacher_is_named_by_its_file(tmp_path):
     trainer = make_trainer(tmp_path)
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "small-q8.gguf").touch()
-    for name, told in (
+    for name, text in (
         (str(tmp_path / "models" / "small-q8.gguf"), "small-q8.gguf"),
         ("owner/models/small-q8.gguf", "owner/models/small-q8.gguf"),
     ):
         trainer.teacher.model.config.name_or_path = name
-        assert f"taught by `{told}` with" in card_of(trainer, "lab:student-block")
+        assert f"taught by `{text}` with" in card_of(trainer, "lab:student-block")
 
 
 def test_what_the_hub_is_told(tmp_path):
     trainer = make_trainer(tmp_path)
     trainer.create_model_card(license="apache-2.0", tags="maths", dataset="owner/data", finetuned_from="owner/base")
-    told = metadata((tmp_path / "README.md").read_text())
-    assert (told["license"], told["datasets"], told["base_model"]) == ("apache-2.0", "owner/data", "owner/base")
-    assert told["tags"][-1] == "maths"
-    assert "forkleft" in told["tags"]
+    header = metadata((tmp_path / "README.md").read_text())
+    assert (header["license"], header["datasets"], header["base_model"]) == ("apache-2.0", "owner/data", "owner/base")
+    assert header["tags"][-1] == "maths"
+    assert "forkleft" in header["tags"]
 
 
 def test_the_code_in_the_card_runs_as_it_stands_where_the_training_was_started(tmp_path, capsys, monkeypatch):
@@ -91,10 +91,10 @@ def test_the_code_in_the_card_runs_as_it_stands_where_the_training_was_started(t
 
 def test_the_question_in_the_card_is_of_the_kind_that_the_student_learned(tmp_path):
     trainer = make_trainer(tmp_path)
-    for verifier, told in (("math", "How many"), ("opdlm", "How many"), ("choice", "\\nA. 4\\nB. 6"), ("lab", "a=7;")):
+    for verifier, text in (("math", "How many"), ("opdlm", "How many"), ("choice", "\\nA. 4\\nB. 6"), ("lab", "a=7;")):
         trainer.args.verifier = verifier
         (question,) = re.findall(r"question = (.*)", card_of(trainer, None))
-        assert told in question
+        assert text in question
         assert f"| verifier | {verifier} |" in card_of(trainer, None)
 
 

@@ -48,7 +48,7 @@ def test_gaps_in_a_data_set_cost_only_what_they_must(caplog):
     ])]  # fmt: skip
     with caplog.at_level("WARNING"):
         found = read(rows)
-    assert [(one.id, one.reference) for one in found] == [("0", None), ("2", None), ("4", "so #2")]
+    assert [(example.id, example.reference) for example in found] == [("0", None), ("2", None), ("4", "so #2")]
     assert [record.getMessage() for record in caplog.records] == [
         "left out 2 of 5 rows: their answer is blank; the first: row 1"
     ]

@@ -73,8 +73,8 @@ def test_a_mistake_costs_no_loading(tmp_path, capsys, no_weights, words, message
     start = ["train", "--config", LAB, *QUICK, "--output_dir", str(tmp_path / "run")]
     for check in ([], ["--check"]):
         assert main([*start, *words, *check]) == 2
-        told = capsys.readouterr().err
-        assert message in told and "Traceback" not in told
+        errors = capsys.readouterr().err
+        assert message in errors and "Traceback" not in errors
 
 
 def test_a_check_says_what_would_run_and_leaves_nothing(tmp_path, capsys, no_weights):
@@ -82,8 +82,8 @@ def test_a_check_says_what_would_run_and_leaves_nothing(tmp_path, capsys, no_wei
     words += ["--per_device_train_batch_size", "2", "--lora_rank", "4"]
     assert main([*words, "--check"]) == 0
     # A long path stands on a line of its own.
-    told = capsys.readouterr().out.replace(f"output\n           {tmp_path}", f"output     {tmp_path}")
-    assert told.splitlines() == [
+    text = capsys.readouterr().out.replace(f"output\n           {tmp_path}", f"output     {tmp_path}")
+    assert text.splitlines() == [
         "student    lab:student-block, 342,576 weights, adapters of rank 4 trained in",
         "           float32",
         "           block attention, blocks of 16, anchor prompt_end, same head",
@@ -100,7 +100,7 @@ def test_a_check_says_what_would_run_and_leaves_nothing(tmp_path, capsys, no_wei
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (["--max_steps", "3"], ["checkpoints after update 3", "evaluations after update 3"]),
         (["--save_steps", "2"], ["checkpoints every 2 updates"]),
@@ -110,10 +110,10 @@ def test_a_check_says_what_would_run_and_leaves_nothing(tmp_path, capsys, no_wei
         (["--save_strategy", "epoch", "--save_at", "[3]"], ["checkpoints after every epoch and after update 3"]),
     ],
 )
-def test_a_check_names_the_updates_that_there_will_be(tmp_path, capsys, no_weights, words, told):
+def test_a_check_names_the_updates_that_there_will_be(tmp_path, capsys, no_weights, words, expected):
     assert main(["train", "--config", LAB, *QUICK, "--output_dir", str(tmp_path / "run"), *words, "--check"]) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert [line for line in told if line not in lines] == []
+    assert [line for line in expected if line not in lines] == []
 
 
 def test_bf16_without_a_gpu(tmp_path, capsys, monkeypatch, no_weights):
@@ -121,7 +121,7 @@ def test_bf16_without_a_gpu(tmp_path, capsys, monkeypatch, no_weights):
     monkeypatch.setattr("forkleft.train.config.is_torch_bf16_gpu_available", lambda: False)
     words = ["train", "--config", LAB, *QUICK, "--output_dir", str(tmp_path / "run"), "--bf16", "--use_cpu", "false"]
     assert main(words) == 2
-    assert "bf16: true asks for a GPU" in (told := capsys.readouterr().err) and "--bf16 false" in told
+    assert "bf16: true asks for a GPU" in (errors := capsys.readouterr().err) and "--bf16 false" in errors
     assert main([*words, "--check"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2:] == [
@@ -139,17 +139,17 @@ def test_a_run_is_checked_against_the_one_in_its_folder(tmp_path, capsys, monkey
     assert main(words) == 2
     assert "holds a finished run; name another folder (output_dir)" in capsys.readouterr().err
     words += ["--resume_from_checkpoint", "true"]
-    for other, told in (
+    for other, message in (
         (["--rho", "0.25"], "rho was 0.5, is 0.25"),
         (["--train_questions", "7"], "questions was"),
         (["--max_steps", "1"], "max_steps may grow, and not shrink"),
     ):
         assert main([*words, *other]) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert main([*words, "--max_steps", "4", "--check"]) == 0
-    told = capsys.readouterr().out
-    assert "goes on from checkpoint-2" in told
-    assert "on another schedule than before: max_steps was 2 before" in told
+    text = capsys.readouterr().out
+    assert "goes on from checkpoint-2" in text
+    assert "on another schedule than before: max_steps was 2 before" in text
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ def test_the_line_tells_where_training_is(console):
         line.on_log(None, state, TrainerControl(), logs=dict(LOGS))
         line.on_log(None, state, TrainerControl(), logs={"train_runtime": 1.0})
     line.on_train_end(None, state, TrainerControl())
-    told = console.file.getvalue()
-    assert FIGURES in told
-    assert ("3/3" in told) if console.is_terminal else ("update 1 of 3" in told and "update 3 of 3" in told)
+    text = console.file.getvalue()
+    assert FIGURES in text
+    assert ("3/3" in text) if console.is_terminal else ("update 1 of 3" in text and "update 3 of 3" in text)
 
 
 def test_every_evaluation_has_a_line():

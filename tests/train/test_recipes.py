@@ -61,7 +61,7 @@ def test_the_papers_arms_are_options_of_its_main_recipe():
     shared = [(None, None)] * 3 + [(routes, "LEFTOPD")] * 3
     assert [(recipe.train_ids, recipe.train_route) for recipe, _ in runs] == shared
     configs = [config for _, config in runs]
-    arms = [(one.rollout_order, one.view, one.supervision) for one in configs]
+    arms = [(config.rollout_order, config.view, config.supervision) for config in configs]
     assert arms == [
         ("low_entropy", "prefix", "routed"),
         ("high_entropy", "target_masked", "routed"),
@@ -70,7 +70,7 @@ def test_the_papers_arms_are_options_of_its_main_recipe():
         ("high_entropy", "prefix", "sft"),
         ("high_entropy", "prefix", "sft+opd"),
     ]
-    assert len({one.output_dir for one in configs}) == 6
+    assert len({config.output_dir for config in configs}) == 6
 
 
 # Billions of weights.
@@ -256,12 +256,12 @@ def test_files_that_are_no_recipe(tmp_path):
 
 def test_every_option_of_ours_says_what_it_does():
     known = options()
-    ours = [*(one.name for one in fields(Recipe)), *ForkLeftConfig.__annotations__]
+    ours = [*(option.name for option in fields(Recipe)), *ForkLeftConfig.__annotations__]
     assert [name for name in ours if not known[name].metadata.get("help")] == []
     # First the models and the data, then the method, then the options of Transformers.
-    theirs = {one.name for one in fields(TrainingArguments)}
+    theirs = {option.name for option in fields(TrainingArguments)}
     method = [name for name in ForkLeftConfig.__annotations__ if name not in theirs]
-    first = [*(one.name for one in fields(Recipe)), *method]
+    first = [*(option.name for option in fields(Recipe)), *method]
     assert list(known)[: len(first)] == first
 
 
@@ -277,11 +277,11 @@ def test_options_come_in_groups(capsys):
     assert main(["train", "--options"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line != line.rstrip() or len(line) > 80 or "%%" in line] == []
-    for name, told in (
+    for name, text in (
         ("resume_from_checkpoint", "    Go on with the run in output_dir: true from its newest whole checkpoint, or"),
         ("fp16", "    Refused: use bf16."),
         ("disable_tqdm", "    Plain lines of progress in a terminal"),
     ):
         place = next(k for k, line in enumerate(lines) if line.startswith(f"{name} "))
-        assert lines[place + 1].startswith(told)
+        assert lines[place + 1].startswith(text)
     assert lines.index("Learning rate") < next(k for k, line in enumerate(lines) if line.startswith("learning_rate "))

@@ -125,7 +125,7 @@ def test_a_run_does_not_go_on_with_another_chat_template(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "told"),
+    ("before", "now", "expected"),
     [
         ({"max_steps": 4}, {"max_steps": 6}, None),
         ({"max_steps": -1, "num_train_epochs": 1.0}, {"max_steps": -1, "num_train_epochs": 2.0}, None),
@@ -134,9 +134,9 @@ def test_a_run_does_not_go_on_with_another_chat_template(tmp_path):
         ({"max_steps": 4}, {"max_steps": 4}, None),
     ],
 )
-def test_a_run_may_grow(tmp_path, before, now, told):
+def test_a_run_may_grow(tmp_path, before, now, expected):
     ours = make_trainer(tmp_path / "run")._decisive | before
-    assert check_resumable(checkpoint(tmp_path / "checkpoint-2", ours), ours | now) == told
+    assert check_resumable(checkpoint(tmp_path / "checkpoint-2", ours), ours | now) == expected
 
 
 @pytest.mark.parametrize(

@@ -39,13 +39,13 @@ def test_a_run_goes_on_in_its_own_folder(tmp_path):
 
 def test_intervals_may_change_when_a_run_is_resumed_and_then_hold(tmp_path, monkeypatch):
     """Transformers would warn of them, and go on with the old ones."""
-    told = []
+    messages = []
     log = logging.getLogger("transformers.trainer_utils")
-    monkeypatch.setattr(log, "callHandlers", told.append)
+    monkeypatch.setattr(log, "callHandlers", messages.append)
     make_trainer(tmp_path, **CHECKPOINTED | {"max_steps": 2}).train()
     make_trainer(tmp_path, **CHECKPOINTED | {"save_steps": 1, "max_steps": 4}).train(resume_from_checkpoint=True)
     assert list(checkpoints.steps(tmp_path)) == [2, 3, 4]
-    assert [record.getMessage() for record in told] == []
+    assert [record.getMessage() for record in messages] == []
 
 
 @pytest.mark.parametrize("length", [{"max_steps": 2}, {"max_steps": -1, "num_train_epochs": 1}])
@@ -164,16 +164,16 @@ def test_a_tied_head_is_not_missed_in_a_checkpoint(tmp_path, monkeypatch):
 
     made().train()
     shutil.rmtree(tmp_path / "run" / "checkpoint-2")
-    told = []
-    monkeypatch.setattr(transformers_trainer.logger, "warning", told.append)
+    messages = []
+    monkeypatch.setattr(transformers_trainer.logger, "warning", messages.append)
     again = made()
     again.train(resume_from_checkpoint=True)
-    assert [message for message in told if "keys" in message] == []
+    assert [message for message in messages if "keys" in message] == []
     student = again.student.model
     assert student.lm_head.weight is student.model.embed_tokens.weight
     found = torch.nn.modules.module._IncompatibleKeys(["lm_head.weight", "model.norm.weight"], ["more"])
     again._issue_warnings_after_load(found)
-    assert told[-2:] == [
+    assert messages[-2:] == [
         "There were missing keys in the checkpoint model loaded: ['model.norm.weight'].",
         "There were unexpected keys in the checkpoint model loaded: ['more'].",
     ]

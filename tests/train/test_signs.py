@@ -101,8 +101,8 @@ def test_kl_that_does_not_fall():
     assert signs(measured(STANDING)[:40]) == {}
     found = signs(measured(STANDING)[:41])
     assert list(found) == ["kl_not_falling"]
-    told = "0.125 nats over updates 1 to 13, 0.117 over updates 29 to 41, with a noise of 0.011"
-    assert told in found["kl_not_falling"]
+    text = "0.125 nats over updates 1 to 13, 0.117 over updates 29 to 41, with a noise of 0.011"
+    assert text in found["kl_not_falling"]
     assert "raise learning_rate" in found["kl_not_falling"]
 
 
@@ -140,9 +140,9 @@ def test_a_run_warns_once_in_terminal_metrics_and_card_and_a_resumed_one_the_sam
     found = warnings_of(tmp_path)
     assert {(3, "one_route"), (3, "teacher_wrong")} <= {(step, name) for step, name, _ in found}
     assert len(found) == len({name for _, name, _ in found})
-    told, page = capsys.readouterr().out, (tmp_path / "README.md").read_text()
+    printed, page = capsys.readouterr().out, (tmp_path / "README.md").read_text()
     for step, _, text in found:
-        assert told.count(f"update {step}  warning: {text}\n") == 1
+        assert printed.count(f"update {step}  warning: {text}\n") == 1
         assert page.count(f"- Update {step}: {text}.\n") == 1
     for checkpoint, repeated in ((2, len(found)), (4, 0)):
         make_trainer(tmp_path, **RUN).train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{checkpoint}"))

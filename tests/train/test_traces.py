@@ -18,7 +18,7 @@ def test_traces_show_how_a_response_came_about_and_what_both_models_would_say(tm
     answers = [json.loads(line)["text"] for line in (tmp_path / "teacher_answers.jsonl").read_text().splitlines()]
     for row in rows:
         # Why it is on its route: what was expected, written, found in it, and what would have been taught instead.
-        assert row["expected"] == next(one["answer"] for one in ROWS if one["id"] == row["id"])
+        assert row["expected"] == next(known["answer"] for known in ROWS if known["id"] == row["id"])
         assert row["teacher_answer"] in answers
         assert row["teacher_extracted"] == f"teacher: {row['teacher_answer'][:4]}"
         text = "".join(token for token in row["tokens"] if token != "<stop>")

@@ -22,7 +22,7 @@ from forkleft import rollout
 from forkleft.errors import ForkLeftError
 from forkleft.lab.tokenizer import build_tokenizer
 from forkleft.randomness import keyed_generator
-from forkleft.students import RECORDS
+from forkleft.students import KNOWN_FAMILIES
 from forkleft.students.families import Decoding
 from forkleft.teacher.answers import Answer
 from forkleft.train.data import Example
@@ -355,7 +355,7 @@ def test_evaluation_decodes_as_it_is_told(tmp_path, monkeypatch):
     make_trainer(tmp_path / "one").evaluate(ROWS[:2])
     with pytest.raises(ForkLeftError, match="the native decoding is known of the families"):
         make_trainer(tmp_path / "two", eval_decoding="native")
-    monkeypatch.setattr("trainer_runs.FAMILIES", [RECORDS["sdar"].family])
+    monkeypatch.setattr("trainer_runs.FAMILIES", [KNOWN_FAMILIES["sdar"].family])
     make_trainer(tmp_path / "three", eval_decoding="native").evaluate(ROWS[:2])
     assert used == [Decoding(), Decoding(threshold=0.85)]
 

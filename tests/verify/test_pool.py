@@ -99,7 +99,7 @@ def judged(replies):
 @pytest.mark.parametrize("kind", ["math", pytest.param("opdlm", marks=pytest.mark.slow)])
 def test_hostile_answers_are_not_right_and_keep_nobody_waiting(small_pool, kind):
     requests = asked(*ENDLESS, *HOSTILE, answer="5", kind=kind)
-    mixed = [one for hostile in requests for one in (hostile, (kind, f"{len(hostile[1])}: \\boxed{{5}}", "5"))]
+    mixed = [request for hostile in requests for request in (hostile, (kind, f"{len(hostile[1])}: \\boxed{{5}}", "5"))]
     replies = small_pool.judge(mixed)
     assert verdicts(replies) == [False, True] * len(requests)
     assert not judged(replies)[0]

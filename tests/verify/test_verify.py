@@ -98,8 +98,8 @@ def test_every_reference_of_training_verifies(data_folder, file):
     rows = [vars(item) for item in read_items(data_folder / file)]
     templates = {field.name: field.default for field in fields(ForkLeftConfig) if field.name.endswith("_template")}
     examples = read_examples(rows, verifier=Verifier("math"), **templates)
-    verdicts = Verifier().judge([one.reference for one in examples], [one.answer for one in examples])
-    assert [one.id for one, right in zip(examples, verdicts, strict=True) if not right] == []
+    verdicts = Verifier().judge([example.reference for example in examples], [example.answer for example in examples])
+    assert [example.id for example, right in zip(examples, verdicts, strict=True) if not right] == []
 
 
 def test_what_has_no_verdict_is_not_right_and_is_said(monkeypatch, caplog):

@@ -1,4 +1,4 @@
-"""How checkpoints of the known families are laid out, and their way into stock Transformers classes and back."""
+"""The formats of the known families: from their checkpoints into stock Transformers classes, and back."""
 
 from forkleft.students.formats.stock import (
     STOCK,

@@ -1,4 +1,4 @@
-"""What the values of fields in `config.json` may be."""
+"""Checks of values in `config.json`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from forkleft.errors import ForkLeftError
 
 
 def expect(fields: Mapping[str, Any], name: str, values: tuple[Any, ...], *, required: bool) -> None:
-    """Raise ForkLeftError if a field has another value than one of those that are computed."""
+    """Raise ForkLeftError if the value of a field is not one of those that ForkLeft can compute."""
     if (name in fields or required) and (found := fields.get(name)) not in values:
         expected = " or ".join(repr(value) for value in values)
         raise ForkLeftError(
@@ -17,10 +17,10 @@ def expect(fields: Mapping[str, Any], name: str, values: tuple[Any, ...], *, req
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number; True and False are none."""
+    """Whether a value is a number. True and False are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def senseless(name: str, found: Any, expected: str) -> ForkLeftError:
-    """The error for a value that no checkpoint has."""
+    """The error for a value that makes no sense."""
     return ForkLeftError(f"config.json has {name} = {found!r}, expected {expected}; is the file damaged?")

@@ -6,7 +6,7 @@ from typing import Any
 from forkleft.errors import ForkLeftError
 from forkleft.students.formats.fields import expect
 
-# LLaDA's own field names, and what its other fields must say for the network to be a Llama.
+# LLaDA's own field names, and the values of its other fields with which the network is a Llama.
 FIELDS: Mapping[str, str] = {
     "hidden_size": "d_model",
     "intermediate_size": "mlp_hidden_size",

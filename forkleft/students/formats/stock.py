@@ -1,9 +1,9 @@
-"""How checkpoints of the known families are laid out, and their way into stock Transformers classes and back.
+"""The formats of the known families: from their checkpoints into stock Transformers classes, and back.
 
-All of them are Qwen2, Qwen3, Qwen3-MoE or Llama under the names of their makers. Two things differ: the fields of
-`config.json` and the names of the tensors. `stock_config` reads the former and refuses what the stock class would not
-compute; `tensor_views` gives, for every tensor of the checkpoint, the *view* of the stock parameters that holds it, so
-that loading is copying into the views and saving is copying out of them.
+All of them are Qwen2, Qwen3, Qwen3-MoE or Llama under other names. Two things differ: the fields of `config.json` and
+the names of the tensors. `stock_config` reads the fields, and refuses those that the stock class would not compute.
+`tensor_views` gives, for every tensor of the checkpoint, the *view* of the stock parameters that holds it. So loading
+copies into the views, and saving copies out of them.
 """
 
 import re
@@ -52,7 +52,7 @@ STOCK: Mapping[str, str] = {
     "sdar_moe": "qwen3_moe",
 }
 
-# Fields that the stock configurations know. The required ones have defaults there that fit no particular checkpoint.
+# Fields of the stock configurations. Their defaults for the required ones fit no particular checkpoint.
 _REQUIRED = (
     "hidden_size",
     "intermediate_size",
@@ -74,14 +74,15 @@ _OPTIONAL = (
 )
 _REQUIRED_MOE = ("moe_intermediate_size", "num_experts", "num_experts_per_tok", "norm_topk_prob")
 _OPTIONAL_MOE = ("decoder_sparse_step", "mlp_only_layers")
-# Biases that a stock class has as an option; Qwen2 has its own without one.
+# Biases that are an option of a stock class. Those of Qwen2 are fixed.
 _BIASES: Mapping[str, tuple[str, ...]] = {
     "llama": ("attention_bias", "mlp_bias"),
     "qwen2": (),
     "qwen3": ("attention_bias",),
     "qwen3_moe": ("attention_bias",),
 }
-# Fields that change the computation in ways the stock classes, or our masks, do not follow: only "off" is accepted.
+# Fields that change the computation in ways that the stock classes, or our masks, do not support: only "off" is
+# accepted.
 _OFF: Mapping[str, tuple[Any, ...]] = {
     "use_sliding_window": (False,),
     "use_mrope": (False,),
@@ -100,8 +101,8 @@ _OFF: Mapping[str, tuple[Any, ...]] = {
     "attention_multiplier": (1,),
     "residual_multiplier": (1,),
 }
-# Rotary embeddings that depend on nothing but the position, and the numbers that each needs; others change with the
-# length of the sequence, and a packed readout would not equal a plain one.
+# Rotary embeddings that depend only on the position, and the numbers that each needs. Others change with the length of
+# the sequence, so that a packed readout would differ from a plain one.
 _ROPE_TYPES: Mapping[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
@@ -112,13 +113,13 @@ _ROPE_NUMBERS = (
     *("rope_theta", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     *("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
 )
-# What Llama's files mean that are older than the field.
+# The value for files of Llama that are older than the field.
 _OLD_LLAMA_THETA = 10000.0
-# What the values of fields must be, where they are there at all.
+# The kinds of values of fields, if the fields exist.
 _FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias", "norm_topk_prob")
 _NUMBERS = ("rms_norm_eps", "initializer_range")
 _IDS = ("pad_token_id", "bos_token_id")
-# Where files were made and how their own code ran: nothing of it changes what is computed.
+# How files were made and how their own code ran: none of this changes what is computed.
 _BOOKKEEPING = (
     "architectures",
     "auto_map",
@@ -162,8 +163,8 @@ _COMPUTED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
 def stock_config(config: Mapping[str, Any]) -> PreTrainedConfig:
     """The stock configuration that computes what this `config.json` describes.
 
-    Raises ForkLeftError for a model type without a stock class, for a missing field or one with a senseless value, and
-    for one that asks for something the stock class does not compute.
+    Raises ForkLeftError for a model type without a stock class, for a missing field, for a senseless value, and for a
+    field that needs something the stock class does not compute.
     """
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in STOCK:
@@ -185,7 +186,7 @@ def stock_config(config: Mapping[str, Any]) -> PreTrainedConfig:
     _check_heads(taken)
     config_class, model_class = _CLASSES[STOCK[kind]]
     settings: dict[str, Any] = {
-        # Transformers would otherwise take ids of its own, which mean something else here.
+        # Transformers would otherwise use its default ids, which mean something else here.
         **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),
         **taken,
         "rope_parameters": _rope(fields, _OLD_LLAMA_THETA if kind == "llama" else None),
@@ -206,9 +207,9 @@ def unread_fields(config: Mapping[str, Any]) -> list[str]:
 
 
 def with_vocab_size(config: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """This `config.json` for an embedding of so many rows."""
+    """This `config.json` for an embedding of `rows` rows."""
     if config["model_type"] == "llada" and config.get("embedding_size"):
-        # There the tokens are counted apart from the rows.
+        # LLaDA counts the tokens apart from the rows.
         return {**config, "embedding_size": rows, "vocab_size": min(config.get("vocab_size") or rows, rows)}
     return {**config, "vocab_size": rows}
 
@@ -221,8 +222,8 @@ def stock_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
 def tensor_views(parameters: Mapping[str, torch.Tensor], model_type: str, *, tied: bool) -> dict[str, torch.Tensor]:
     """Every tensor of a checkpoint of `model_type`: its name and the view of the stock `parameters` that holds it.
 
-    tied: the output head is the embedding and has no tensor of its own. Experts, which stock classes fuse into one
-    tensor, have one each in every checkpoint.
+    tied: the output head is the embedding and has no tensor of its own. Stock classes fuse all experts into one tensor;
+    in checkpoints each expert has its own.
     """
     views: dict[str, torch.Tensor] = {}
     for name, tensor in parameters.items():
@@ -252,18 +253,18 @@ def head_and_embedding(model_type: str) -> tuple[str, str]:
 
 
 def is_computed(name: str) -> bool:
-    """Whether a tensor of a checkpoint is one that the stock classes compute, so that it can be passed over."""
+    """Whether the stock classes compute this tensor of a checkpoint, so that it can be skipped."""
     return _COMPUTED.fullmatch(name) is not None
 
 
 def _fields_of(stock: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The fields that a stock class must and may be given."""
+    """The required and the optional fields of a stock class."""
     required, optional = _REQUIRED, _OPTIONAL + _BIASES[stock]
     return (required + _REQUIRED_MOE, optional + _OPTIONAL_MOE) if stock == "qwen3_moe" else (required, optional)
 
 
 def _stock_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields under the names that the stock configurations have for them."""
+    """The fields under the names of the stock configurations."""
     if config["model_type"] == "llada":
         return llada.as_llama(config)
     fields = dict(config)
@@ -304,7 +305,7 @@ def _check_layers(config: Mapping[str, Any]) -> None:
 
 
 def _check_heads(taken: Mapping[str, Any]) -> None:
-    """Refuse numbers that are good one by one but do not go together."""
+    """Refuse numbers that are valid on their own but do not fit together."""
     width, heads = taken["hidden_size"], taken["num_attention_heads"]
     if "head_dim" not in taken and width % heads:
         raise senseless("num_attention_heads", heads, f"a divisor of the {width} of hidden_size")
