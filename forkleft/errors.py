@@ -27,3 +27,14 @@ def check_count(name: str, value: Any) -> None:
     """Raise ForkLeftError, naming the option, if its value is not a whole number of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ForkLeftError(f"{name} must be a whole number of at least 1, found {value!r}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that an unknown one is most like, if one is near."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean NAME?` with the nearest of the known names; empty if none is near."""
+    near = nearest(name, known)
+    return "" if near is None else f"; did you mean {near}?"

@@ -3,7 +3,6 @@
 Also checks that the user's folder can be written to, before hours of work are lost.
 """
 
-import difflib
 import fcntl
 import gzip
 import json
@@ -155,6 +154,6 @@ def read_jsonl(path: str | Path) -> list[tuple[str, dict[str, Any]]]:
 def missing_yaml(path: Path, kind: str) -> ForkLeftError:
     """The error for a recipe or another YAML file that does not exist, with the nearest file name in that folder."""
     there = [other.name for other in path.parent.glob("*.y*ml")]
-    near = difflib.get_close_matches(path.name, there, n=1) or difflib.get_close_matches(f"{path.name}.yaml", there)
-    hint = f"did you mean {path.parent / near[0]}?" if near else "the folder recipes/ of the repository has some"
+    near = nearest(path.name, there) or nearest(f"{path.name}.yaml", there)
+    hint = f"did you mean {path.parent / near}?" if near else "the folder recipes/ of the repository has some"
     return ForkLeftError(f"there is no {kind} {path}; {hint}")

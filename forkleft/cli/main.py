@@ -1,7 +1,6 @@
 """The `forkleft` command. Each sub-command has a file of its own, with its arguments and what it does with them."""
 
 import argparse
-import difflib
 import logging
 import os
 import sys
@@ -25,7 +24,7 @@ from forkleft.cli import (
     study,
     train,
 )
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, did_you_mean
 
 # In the order in which --help names them. Heavy modules are imported only when a command runs.
 _COMMANDS = (
@@ -59,8 +58,7 @@ class _Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            near = difflib.get_close_matches(str(value), [str(choice) for choice in action.choices], n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(str(value), [str(choice) for choice in action.choices])
             raise argparse.ArgumentError(action, f"unknown {value!r}, choose from {', '.join(action.choices)}{hint}")
 
 
@@ -101,8 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _nearest(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
     """`; did you mean --OPTION?` for the first option among words that a command does not know, if one is near."""
     option = next((word.partition("=")[0] for word in words if word.startswith("-")), "")
-    near = difflib.get_close_matches(option, parser._option_string_actions, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return did_you_mean(option, parser._option_string_actions)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,7 +11,6 @@ To add a benchmark, describe it in a YAML file (`read_benchmarks`), as `benchmar
 make a `Benchmark`. A benchmark whose items are made rather than read, such as the lab's, has a `source`.
 """
 
-import difflib
 import logging
 import os
 import re
@@ -274,8 +273,8 @@ def _described(path: Path, values: Any) -> Benchmark:
         raise ForkLeftError(f"{path}: expected the fields of a benchmark, as in `name: mine`, found {values!r:.60}")
     for name, value in values.items():
         if name not in _KINDS:
-            near = difflib.get_close_matches(str(name), _KINDS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_KINDS)}"
+            near = nearest(str(name), _KINDS)
+            hint = f"did you mean {near}?" if near else f"there are {', '.join(_KINDS)}"
             raise ForkLeftError(f"{path}: there is no field {name!r} of a benchmark; {hint}")
         texts = value if type(value) is list else value.values() if type(value) is dict else [value or None]
         inner = int if int in _KINDS[name] else str

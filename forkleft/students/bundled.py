@@ -1,10 +1,8 @@
 """Where the models that ship with the package are: `lab:NAME`, wherever a model can be named."""
 
-import difflib
-from collections.abc import Iterable
 from pathlib import Path
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, did_you_mean
 
 # Increased when a better lab replaces this one: weights of two versions are never mixed.
 LAB_VERSION = 1
@@ -19,12 +17,6 @@ def model_path(name: str) -> Path:
     if name not in known:
         raise ForkLeftError(f"no lab model {name!r}; there are {', '.join(known)}{did_you_mean(name, known)}")
     return _WEIGHTS / name
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean NAME?` with the known name nearest to an unknown one; empty if none is near."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def bundled_name(path: str | Path) -> str | None:

@@ -15,7 +15,6 @@
 recipe, `set`, `with_seed`, the arm, `--set option=value`, `--set arm.option=value`.
 """
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -152,8 +151,8 @@ def read_study(
 def _no_study(path: Path) -> str:
     """The message that there is no such file; it names the nearest of the files beside it or in the repository."""
     files = {file.name: file for folder in (Path(_STUDIES), path.parent) for file in sorted(folder.glob("*.yaml"))}
-    near = difflib.get_close_matches(path.name, files, n=1)
-    hint = f"did you mean {files[near[0]]}? The" if near else "the"
+    near = nearest(path.name, files)
+    hint = f"did you mean {files[near]}? The" if near else "the"
     return f"there is no study {path}; {hint} folder {_STUDIES} of the repository has some"
 
 
@@ -385,5 +384,5 @@ def _check_names(what: str, names: Iterable[Any], known: Iterable[str]) -> None:
     known = list(known)
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            raise ForkLeftError(f"{what} {name!r}; " + (f"did you mean {near[0]}?" if near else f"known: {known}"))
+            near = nearest(str(name), known)
+            raise ForkLeftError(f"{what} {name!r}; " + (f"did you mean {near}?" if near else f"known: {known}"))

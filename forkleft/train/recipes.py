@@ -8,7 +8,6 @@ empty value keeps its default.
 """
 
 import copy
-import difflib
 import re
 import types
 import typing
@@ -230,8 +229,8 @@ def checked_options(values: Mapping[str, Any], where: str | None) -> dict[str, A
         if name == "answers_api_key":
             raise ForkLeftError(f"{name} is no option, so that it is kept in no file; set {API_KEY} in the environment")
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {dashes}{near[0]}?" if near else "forkleft train --options lists all"
+            near = nearest(name, known)
+            hint = f"did you mean {dashes}{near}?" if near else "forkleft train --options lists all"
             mistake = f"--{name}: there is no such option" if where is None else f"{where}: there is no option {name!r}"
             raise ForkLeftError(f"{mistake}; {hint}")
     given = {name: value for name, value in values.items() if value is not None}

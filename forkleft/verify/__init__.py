@@ -4,7 +4,6 @@ Verifier("math").judge(responses, answers)
 Verifier.of("my_package.module:function").judge(responses, answers)
 """
 
-import difflib
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Literal, Union, get_args
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, did_you_mean
 from forkleft.verify.choice import choice_answer
 from forkleft.verify.lab import lab_answer
 from forkleft.verify.pool import shared_pool
@@ -60,8 +59,7 @@ class Verifier:
         if (self.kind in KINDS) == (self.function is not None):
             if self.function is not None:
                 raise ForkLeftError(f"{self.kind} is the name of a built-in verifier; give your function another")
-            near = difflib.get_close_matches(self.kind, KINDS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(self.kind, KINDS)
             raise ForkLeftError(
                 f"unknown verifier kind {self.kind!r}; there are {', '.join(KINDS)}, and functions of your own as "
                 f"package.module:function{hint}"
