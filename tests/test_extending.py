@@ -59,7 +59,7 @@ def test_a_verifier(block, capsys):
 
 def test_a_benchmark(block, tmp_path):
     block("sums.yaml")
-    summary = json.loads((tmp_path / "results" / "sums" / "results.json").read_text())
+    summary = json.loads((tmp_path / "results" / "sums" / "summary.json").read_text())
     assert summary["results"]["items"] == 2
 
 

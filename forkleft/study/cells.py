@@ -88,7 +88,7 @@ class CellFolder:
     def prepare(self) -> None:
         """Write the description of the cell and its recipe. Raises ForkLeftError if they cannot be written."""
         with writing(self.path):
-            write_json(self.path / "cell.json", asdict(self.cell), ensure_ascii=False)
+            write_json(self.path / "cell.json", self.cell.as_json(), ensure_ascii=False)
             if self.cell.kind in ("train", "answers"):
                 write_text(self.path / "recipe.yaml", recipe_page(self.recipe()))
             if "chat_template" in self.cell.options:

@@ -32,7 +32,7 @@ STUDY = "study.json"
 
 def note_study(folder: Path, grid: Grid) -> None:
     """Write the list of a study's cells into its folder, so that its results can be read from them."""
-    said = _header(grid) | {"cells": [asdict(cell) for cell in grid.cells.values()]}
+    said = _header(grid) | {"cells": [cell.as_json() for cell in grid.cells.values()]}
     with writing(folder):
         write_json(folder / STUDY, {"format": FORMAT} | said, indent=1, ensure_ascii=False)
 

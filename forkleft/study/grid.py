@@ -6,7 +6,7 @@ studies, and are made once. Options with their default value, paths on disk and 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -88,6 +88,14 @@ class Cell:
     needs: tuple[str, ...] = ()
     routes_of: str | None = None
     route: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The cell for a file. An evaluation without benchmarks of the user's does not mention their descriptions."""
+        cell = asdict(self)
+        for evaluation in cell["evaluations"]:
+            if not evaluation["described"]:
+                del evaluation["described"]
+        return cell
 
 
 @dataclass(frozen=True)

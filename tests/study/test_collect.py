@@ -47,6 +47,16 @@ def test_results_are_read_from_the_cells(finished):
     assert len(results.of_teacher("L-high")) == len(results.of_base("L-high", "static")) == 2
 
 
+def test_a_noted_study_knows_the_files_of_its_benchmarks(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("name: mine\nitems: 7\nprotocol: generated\ntemplate: plain\n")
+    note_study(tmp_path / "small", make_grid(read_study(study_file(tmp_path, benchmarks=["lab-chain-3", "mine.yaml"]))))
+    results = collect(tmp_path / "small")
+    assert results.benchmarks == ("lab-chain-3", "mine")
+    base = next(hole for hole in results.holes if hole.label.startswith("base "))
+    assert f"--benchmark lab-chain-3 {mine} " in base.command
+
+
 def test_what_is_missing_is_a_hole_with_its_command(finished, tmp_path):
     folder, grid = finished
     place = grid.places[1]
