@@ -1,5 +1,6 @@
 """Errors for mistakes of the user, so that the command line can tell them from bugs of ours; and common checks."""
 
+import difflib
 from collections.abc import Iterable
 from typing import Any
 

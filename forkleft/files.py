@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, nearest
 
 
 def check_writable(folder: Path, option: str = "--output") -> None:

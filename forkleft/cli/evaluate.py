@@ -1,12 +1,17 @@
 """`forkleft eval`: measure a model on benchmarks."""
 
 import argparse
-import difflib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forkleft.cli.arguments import Commands, add_command, hide_loading_bars, loading, model_arguments, sampler_arguments
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, nearest
+
+if TYPE_CHECKING:
+    from forkleft.evaluate.benchmarks import Benchmark
+    from forkleft.evaluate.hub import HubData
 
 
 def add(commands: Commands) -> None:
@@ -44,27 +49,11 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """`forkleft eval`."""
-    from forkleft.evaluate.benchmarks import BENCHMARKS, data_at_hand, load_benchmark, read_benchmarks
-    from forkleft.evaluate.hub import HubData
+    """Evaluate, or list the benchmarks."""
+    from forkleft.evaluate.benchmarks import load_benchmark
     from forkleft.evaluate.listing import list_benchmarks
-    from forkleft.lab.benchmarks import LAB_BENCHMARKS
-    from forkleft.verify import MATHEMATICAL, Verifier
 
-    known = {**BENCHMARKS, **LAB_BENCHMARKS}
-    chosen = []
-    for name in options.benchmark or ():
-        if not name.endswith((".yaml", ".yml")):
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else "forkleft eval --list names all"
-                raise ForkLeftError(f"there is no benchmark {name!r}; {hint}")
-            chosen.append(known[name])
-            continue
-        for benchmark in read_benchmarks(name):
-            if benchmark.name in known:
-                raise ForkLeftError(f"{name}: there is a benchmark {benchmark.name} already; give yours another name")
-            chosen.append(benchmark)
+    known, chosen = _known_and_chosen(options)
     if options.list:
         own = [benchmark for benchmark in chosen if benchmark.name not in known]
         list_benchmarks([*known.values(), *own], folder=options.data)
@@ -77,41 +66,8 @@ def run(options: argparse.Namespace) -> None:
     if options.protocol is not None:
         chosen = [replace(benchmark, protocol=options.protocol) for benchmark in chosen]
     if options.verifier is not None:
-        verifier = Verifier.of(options.verifier)
-        if verifier.function is not None:
-            others = [benchmark.name for benchmark in chosen if benchmark.protocol == "slot"]
-            reason = "judges what is written, and {} compare letters in a slot; add --protocol generated, or"
-        else:
-            others = [
-                benchmark.name for benchmark in chosen if {verifier.kind, benchmark.verifier.kind} - {*MATHEMATICAL}
-            ]
-            reason = "is for mathematical answers, and those of {} are not;"
-            if verifier.kind not in MATHEMATICAL:
-                reason = "cannot be given to {}: expected opdlm, math or package.module:function;"
-        if others:
-            raise ForkLeftError(
-                f"--verifier {verifier.kind} {reason.format(', '.join(others))} evaluate them by themselves, without it"
-            )
-        chosen = [replace(benchmark, verifier=verifier) for benchmark in chosen]
-    made = [benchmark.name for benchmark in chosen if benchmark.source is not None]
-    said = [f"--{name}" for name in ("data", "subset", "split") if getattr(options, name) is not None]
-    if made and said:
-        raise ForkLeftError(
-            f"the questions of {', '.join(made)} are made here, not read; leave out {' and '.join(said)}, or evaluate "
-            "other benchmarks by themselves"
-        )
-    source = options.data
-    if source is not None and not Path(source).expanduser().is_dir() and len(chosen) > 1:
-        raise ForkLeftError(f"{source} holds the questions of one benchmark, and {len(chosen)} were named")
-    if options.subset is not None or options.split is not None:
-        if source is None or Path(source).expanduser().exists():
-            raise ForkLeftError("--subset and --split are of a data set of the hub; name it with --data owner/name")
-        source = HubData(source, (options.subset,), options.split or HubData.split)
-    if source is None:
-        for benchmark in chosen:
-            if benchmark.source is None:
-                # Raises if FORKLEFT_DATA names no folder.
-                data_at_hand(benchmark)
+        chosen = _judged_by(options.verifier, chosen)
+    source = _source(options, chosen)
     # Imported only now: mistakes above are found without waiting for PyTorch.
     from forkleft.evaluate.evaluation import check_evaluation, load_evaluated, run_evaluation
     from forkleft.evaluate.protocols import Settings
@@ -130,7 +86,7 @@ def run(options: argparse.Namespace) -> None:
     )
     # Checked before questions are fetched and a large model is loaded for minutes.
     check_evaluation(chosen, options.output, settings=settings, limit=options.limit, autoregressive=options.ar)
-    items = [load_benchmark(benchmark, source) for benchmark in chosen]
+    item_sets = [load_benchmark(benchmark, source) for benchmark in chosen]
     hide_loading_bars()
     model = load_evaluated(
         options.model,
@@ -139,4 +95,73 @@ def run(options: argparse.Namespace) -> None:
         batch_size=options.batch_size,
         **loading(options),
     )
-    run_evaluation(model, items, options.output, name=options.model, settings=settings, limit=options.limit)
+    run_evaluation(model, item_sets, options.output, name=options.model, settings=settings, limit=options.limit)
+
+
+def _known_and_chosen(options: argparse.Namespace) -> tuple[dict[str, "Benchmark"], list["Benchmark"]]:
+    """The benchmarks of the package by name, and those that --benchmark names, by name or in files."""
+    from forkleft.evaluate.benchmarks import BENCHMARKS, read_benchmarks
+    from forkleft.lab.benchmarks import LAB_BENCHMARKS
+
+    known = {**BENCHMARKS, **LAB_BENCHMARKS}
+    chosen = []
+    for name in options.benchmark or ():
+        if not name.endswith((".yaml", ".yml")):
+            if name not in known:
+                near = nearest(name, known)
+                hint = f"did you mean {near}?" if near else "forkleft eval --list names all"
+                raise ForkLeftError(f"there is no benchmark {name!r}; {hint}")
+            chosen.append(known[name])
+            continue
+        for benchmark in read_benchmarks(name):
+            if benchmark.name in known:
+                raise ForkLeftError(f"{name}: there is a benchmark {benchmark.name} already; give yours another name")
+            chosen.append(benchmark)
+    return known, chosen
+
+
+def _judged_by(name: str, chosen: Sequence["Benchmark"]) -> list["Benchmark"]:
+    """The benchmarks with the verifier of --verifier. Raises ForkLeftError if it does not fit them."""
+    from forkleft.verify import MATHEMATICAL, Verifier
+
+    verifier = Verifier.of(name)
+    if verifier.function is not None:
+        others = [benchmark.name for benchmark in chosen if benchmark.protocol == "slot"]
+        reason = "judges what is written, and {} compare letters in a slot; add --protocol generated, or"
+    else:
+        others = [benchmark.name for benchmark in chosen if {verifier.kind, benchmark.verifier.kind} - {*MATHEMATICAL}]
+        reason = "is for mathematical answers, and those of {} are not;"
+        if verifier.kind not in MATHEMATICAL:
+            reason = "cannot be given to {}: expected opdlm, math or package.module:function;"
+    if others:
+        raise ForkLeftError(
+            f"--verifier {verifier.kind} {reason.format(', '.join(others))} evaluate them by themselves, without it"
+        )
+    return [replace(benchmark, verifier=verifier) for benchmark in chosen]
+
+
+def _source(options: argparse.Namespace, chosen: Sequence["Benchmark"]) -> "str | HubData | None":
+    """Where --data, --subset and --split say the questions are. Raises ForkLeftError if that cannot be."""
+    from forkleft.evaluate.benchmarks import data_at_hand
+    from forkleft.evaluate.hub import HubData
+
+    made = [benchmark.name for benchmark in chosen if benchmark.source is not None]
+    said = [f"--{name}" for name in ("data", "subset", "split") if getattr(options, name) is not None]
+    if made and said:
+        raise ForkLeftError(
+            f"the questions of {', '.join(made)} are made here, not read; leave out {' and '.join(said)}, or evaluate "
+            "other benchmarks by themselves"
+        )
+    source: str | None = options.data
+    if source is not None and not Path(source).expanduser().is_dir() and len(chosen) > 1:
+        raise ForkLeftError(f"{source} holds the questions of one benchmark, and {len(chosen)} were named")
+    if options.subset is not None or options.split is not None:
+        if source is None or Path(source).expanduser().exists():
+            raise ForkLeftError("--subset and --split are of a data set of the hub; name it with --data owner/name")
+        return HubData(source, (options.subset,), options.split or HubData.split)
+    if source is None:
+        for benchmark in chosen:
+            if benchmark.source is None:
+                # Raises if FORKLEFT_DATA names no folder.
+                data_at_hand(benchmark)
+    return source

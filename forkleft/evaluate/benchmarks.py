@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, nearest
 from forkleft.evaluate import prompts
 from forkleft.evaluate.hub import SOURCES, HubData, hub_rows
 from forkleft.files import read_jsonl

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from forkleft.errors import AutoregressiveError, ForkLeftError
-from forkleft.students.bundled import did_you_mean
+from forkleft.errors import AutoregressiveError, ForkLeftError, did_you_mean
 from forkleft.students.family import Family
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from forkleft.errors import ForkLeftError, check_choice
+from forkleft.errors import ForkLeftError, check_choice, nearest
 from forkleft.evaluate.benchmarks import BENCHMARKS, read_benchmarks
 from forkleft.evaluate.protocols import Settings
 from forkleft.lab.benchmarks import LAB_BENCHMARKS

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from transformers import TrainingArguments
 
-from forkleft.errors import ForkLeftError, check_count
+from forkleft.errors import ForkLeftError, check_count, nearest
 from forkleft.files import missing_yaml
 from forkleft.prompts import read_template
 from forkleft.train.config import NO_BF16, ForkLeftConfig, can_bf16
