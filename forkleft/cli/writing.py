@@ -15,7 +15,7 @@ from forkleft.errors import ForkLeftError
 from forkleft.files import read_jsonl
 from forkleft.prompts import Message, prompt_ids
 from forkleft.report.live import LiveText
-from forkleft.rollout import Trajectory, write
+from forkleft.rollout import Trajectory, decode
 from forkleft.students import Student
 from forkleft.students.families import Decoding
 
@@ -64,7 +64,7 @@ def write_responses(
     started = time.perf_counter()
     if _is_shown(console, conversations, as_json):
         with LiveText(console, student, pause=pause) as live:
-            written = write(student, prompts, decoding, watch=live.show, **settings)
+            written = decode(student, prompts, decoding, watch=live.show, **settings)
             live.finish(written[0].tokens, written[0].entropy)
         _tell_empty(student, written)
     else:
@@ -72,7 +72,7 @@ def write_responses(
         # Batch by batch, so that finished responses are printed while the rest is written.
         for start in range(0, len(prompts), settings["batch_size"]):
             part = slice(start, start + settings["batch_size"])
-            written += write(student, prompts[part], decoding, **settings)
+            written += decode(student, prompts[part], decoding, **settings)
             _print(conversations[part], written[part], as_json, separated=len(prompts) > 1)
             if not as_json:
                 _tell_empty(student, written[part])

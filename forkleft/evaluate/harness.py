@@ -37,7 +37,7 @@ from tqdm import tqdm
 from forkleft.errors import ForkLeftError, check_choice
 from forkleft.objective.readouts import prefix_hidden
 from forkleft.prompts import Message, Reading
-from forkleft.rollout import decoding_of, write
+from forkleft.rollout import decode, decoding_of
 from forkleft.students import Student, load_student
 from forkleft.students.shards import first_line
 
@@ -242,7 +242,7 @@ class _StudentLM:
         with tqdm(total=len(requests), disable=disable_tqdm, desc="Running generate_until requests") as bar:
             for settings, numbers in alike.items():
                 for part in _parts(numbers, self.batch_size * _BATCHES_AT_ONCE):
-                    written = write(
+                    written = decode(
                         self.student,
                         [prompts[number] for number in part],
                         self.decoding,

@@ -23,7 +23,7 @@ from forkleft.evaluate import prompts
 from forkleft.evaluate.benchmarks import Benchmark, Item
 from forkleft.objective.readouts import Geometry, check_reading, prefix_hidden
 from forkleft.prompts import Reading, prompt_ids
-from forkleft.rollout import decoding_of, write
+from forkleft.rollout import decode, decoding_of
 from forkleft.rollout.decoding import check_decoding
 from forkleft.rollout.orders import check_writing
 from forkleft.students import Student
@@ -208,7 +208,7 @@ def decoding_for(student: Student, settings: Settings) -> Decoding:
 def _write_decoded(
     student: Student, benchmark: Benchmark, tries: Sequence[Try], asked: list[list[int]], settings: Settings
 ) -> list[Reply]:
-    written = write(
+    written = decode(
         student,
         asked,
         decoding_for(student, settings),

@@ -81,9 +81,10 @@ class ObjectiveSettings:
 class Lesson:
     """A question, what was written and judged, and all its random draws: everything that is fixed in an update.
 
-    prompt, response: P and c as ids of the student. reference: g as ids, with a stop id at its end if that fits.
-    text: the response as text, if it is known. selected, reference_selected: S_c and S_g. teacher_hidden_SE: the
-    teacher's hidden states at `taught`, once they are computed.
+    prompt, response: P and c as ids of the student. reference: g as ids, with a stop id at its end if that fitted.
+    text: the response as text, if it is known. judged: False if the verifier had no verdict on one of the two answers,
+    which then counts as wrong. selected, reference_selected: S_c and S_g. teacher_hidden_SE: the teacher's hidden
+    states at `taught`, once it was asked.
     """
 
     id: str
@@ -91,6 +92,7 @@ class Lesson:
     response: Sequence[int]
     reference: Sequence[int] | None
     text: str | None
+    judged: bool
     student_right: bool
     teacher_right: bool
     route: Route
@@ -138,6 +140,7 @@ def plan(
     teacher_right: bool,
     reference: Sequence[int] | None = None,
     text: str | None = None,
+    judged: bool = True,
     seed: int,
     update: int,
 ) -> Lesson:
@@ -177,6 +180,7 @@ def plan(
         response=response,
         reference=reference,
         text=text,
+        judged=judged,
         student_right=student_right,
         teacher_right=teacher_right,
         route=route,

@@ -30,17 +30,18 @@ from forkleft.students.student import Student
 class Outcome:
     """What happened to one question: floats, and tuples with one entry for each selected position.
 
-    tokens: of the response; stopped: it ended with a stop id; empty: it stopped before it said anything; reference_cut:
-    the reference does not end with a stop id, because it was too long. content, rank: the losses, before the division
-    by the batch; pairs: how many pairs qualified. contrast: D; confidence: ℓ; mask_entropy and left_entropy: of the
-    all-mask and the prefix readout; nll: −log s_i(c_i), even if it is not the loss. kl, teacher_entropy: where a
-    teacher was asked, in `mix` at the reference's positions; eos_kl: the kl at EOS. For an excluded question, the
-    losses and all fields after them stay empty.
+    judged: there was a verdict on both answers. tokens: of the response; stopped: it ended with a stop id; empty: it
+    stopped before it said anything; reference_cut: the reference does not end with a stop id, because it was too long.
+    content, rank: the losses, before the division by the batch; pairs: how many pairs qualified. contrast: D;
+    confidence: ℓ; mask_entropy and left_entropy: of the all-mask and the prefix readout; nll: −log s_i(c_i), even if it
+    is not the loss. kl, teacher_entropy: where a teacher was asked, in `mix` at the reference's positions; eos_kl: the
+    kl at EOS. For an excluded question, the losses and all fields after them stay empty.
     """
 
     id: str
     route: Route
     retained: bool
+    judged: bool
     student_right: bool
     teacher_right: bool
     tokens: int
@@ -263,6 +264,7 @@ def _unread(lesson: Lesson, stop_ids: Sequence[int]) -> Outcome:
         id=lesson.id,
         route=lesson.route,
         retained=lesson.retained,
+        judged=lesson.judged,
         student_right=lesson.student_right,
         teacher_right=lesson.teacher_right,
         tokens=len(lesson.response),

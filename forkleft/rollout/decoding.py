@@ -1,6 +1,6 @@
 """Decodings by name: how a student writes outside of training.
 
-    write(student, prompts, decoding_of(student.family, "native"), max_new_tokens=2048)
+    decode(student, prompts, decoding_of(student.family, "native"), max_new_tokens=2048)
 
 `static` is the paper's confident-first rule (eq. `inference`) with a fixed number of positions a pass: one, unless
 `passes` is given. `native` is what the family's authors show (`students/families.py`, `docs/models.md`).
@@ -54,7 +54,7 @@ def decoding_of(
     return replace(found, **{name: value for name, value in said.items() if value is not None})
 
 
-def write(
+def decode(
     student: Student, prompts: Sequence[Sequence[int]], decoding: Decoding, *, max_new_tokens: int, **settings: Any
 ) -> list[Trajectory]:
     """`generate` with the options of a decoding; settings are the other options of `generate`."""

@@ -102,6 +102,7 @@ class Collector:
             order=config.rollout_order,
             passes=config.passes,
             max_new_tokens=config.max_new_tokens,
+            # A writer knows no updates: its seed must differ in each.
             seed=config.seed + (update << 32),
             ids=[example.id for example in examples],
             batch_size=config.rollout_batch_size,
@@ -124,7 +125,7 @@ class Collector:
             answers = cached_answers(self.answerer, self.cache, conversations, max_new_tokens=budget)
         with clock.phase("verify"):
             expected, ids = [example.answer for example in examples], [example.id for example in examples]
-            written = [trajectory.text or "" for trajectory in trajectories]
+            written = [_text(trajectory) for trajectory in trajectories]
             judgements = self.verifier.judgements(written, expected, ids=ids)
             teacher_judgements = self._judge_teacher([answer.text for answer in answers], expected, ids)
         lessons = [
@@ -138,6 +139,7 @@ class Collector:
                 teacher_right=teacher_judgement.correct,
                 reference=self._reference(example, answer),
                 text=trajectory.text,
+                judged=judgement.judged and teacher_judgement.judged,
                 seed=config.seed,
                 update=update,
             )
@@ -146,7 +148,7 @@ class Collector:
             )
         ]
         with clock.phase("teacher"):
-            lessons = self._taught(examples, lessons)
+            lessons = self._ask_teacher(examples, lessons)
         return Collected(list(examples), trajectories, answers, judgements, teacher_judgements, lessons)
 
     def _judge_teacher(self, texts: list[str], expected: list[str], ids: list[str]) -> list[Judgement]:
@@ -167,7 +169,7 @@ class Collector:
         # An answer that the teacher's budget cut must not teach to stop there.
         return reference_ids(self.student, answer.text, self.config.max_new_tokens, stops=answer.stopped)
 
-    def _taught(self, examples: Sequence[Example], lessons: list[Lesson]) -> list[Lesson]:
+    def _ask_teacher(self, examples: Sequence[Example], lessons: list[Lesson]) -> list[Lesson]:
         """The lessons with the teacher's hidden states, where they are needed, under the teacher's own prompt."""
         readings = {
             k: Reading(lesson.name, example.teacher_prompt, *lesson.taught)
@@ -178,3 +180,9 @@ class Collector:
         return [
             replace(lesson, teacher_hidden_SE=hidden[k]) if k in hidden else lesson for k, lesson in enumerate(lessons)
         ]
+
+
+def _text(trajectory: Trajectory) -> str:
+    if trajectory.text is None:
+        raise ForkLeftError("the writer gave a response without its text, which the verifier reads; decode its tokens")
+    return trajectory.text

@@ -118,7 +118,9 @@ class ForkLeftConfig(TrainingArguments):
         default=None,
         metadata={"help": "Updates to evaluate after, e.g. [5, 10, 50], beside those of eval_strategy."},
     )
-    trace_steps: int = _option(0, "Write full trajectories to traces.jsonl every so many updates; 0 writes none.")
+    trace_steps: int = _option(
+        0, "Write full trajectories to traces.jsonl at the first update and every so many after it; 0 writes none."
+    )
 
     # Of TrainingArguments, where the defaults differ.
     learning_rate: float = _option(1e-6, "Peak learning rate.")

@@ -25,6 +25,7 @@ def means(outcomes: Sequence[Outcome]) -> dict[str, float]:
         if values:
             metrics[name] = sum(values) / len(values)
 
+    metrics["without_verdict"] = sum(not outcome.judged for outcome in outcomes)
     put("student_accuracy", [outcome.student_right for outcome in outcomes])
     put("teacher_accuracy", [outcome.teacher_right for outcome in outcomes])
     for route in Route:

@@ -50,7 +50,7 @@ def prepare_examples(
     """The questions of a data set that can be asked and learned from, as every run with this configuration has them.
 
     student: over the vocabulary that it shares with the teacher. Raises ForkLeftError as `read_examples` and
-    `check_examples` do.
+    `with_ids` do.
     """
     examples = read_examples(
         rows,
@@ -58,12 +58,10 @@ def prepare_examples(
         reference_template=config.reference_template,
         verifier=verifier,
     )
-    return check_examples(student, teacher, examples, config)
+    return with_ids(student, teacher, examples, config)
 
 
-def check_examples(
-    student: Student, teacher: Teacher, examples: Sequence[Example], config: ForkLeftConfig
-) -> list[Example]:
+def with_ids(student: Student, teacher: Teacher, examples: Sequence[Example], config: ForkLeftConfig) -> list[Example]:
     """The examples that can be asked and learned from, with their ids.
 
     Their prompts leave room for an answer in both models' contexts. Raises ForkLeftError, naming the question, for a
@@ -113,9 +111,10 @@ def reference_ids(student: Student, text: str, budget: int, *, stops: bool = Tru
 def _checked_reference(student: Student, example: Example, budget: int) -> Sequence[int] | None:
     if example.reference is None:
         return None
-    ids = student.text_tokenizer.encode(example.reference, add_special_tokens=False)
+    tokenizer, vocabulary = student.text_tokenizer, student.vocabulary
     what = f"question {example.id}: the reference"
-    student.vocabulary.check(ids, what, student.tokenizer)
-    if set(ids) & set(student.vocabulary.stop_ids):
+    whole = tokenizer.encode(example.reference, add_special_tokens=False)
+    vocabulary.check(whole, what, tokenizer)
+    if set(whole) & set(vocabulary.stop_ids):
         raise ForkLeftError(f"{what} holds a stop token, which belongs at its end alone and is added there; remove it")
     return reference_ids(student, example.reference, budget)

@@ -55,6 +55,7 @@ def _question(student: Student, collected: Collected, k: int) -> dict[str, Any]:
         "route": str(lesson.route),
         "prompt": tokenizer.decode(list(lesson.prompt)),
         "expected": collected.examples[k].answer,
+        "judged": lesson.judged,
         "student_right": lesson.student_right,
         "student_extracted": collected.judgements[k].extracted,
         "teacher_right": lesson.teacher_right,
@@ -80,8 +81,7 @@ def _positions(student: Student, teacher: Teacher, lesson: Lesson, hidden_SD: to
         "teacher_alternatives": None,
     }
     if lesson.teacher_hidden_SE is not None and lesson.taught == (lesson.response, lesson.selected):
-        weight_VE = teacher.head_weight
-        logits_SV = (lesson.teacher_hidden_SE.to(weight_VE.device, weight_VE.dtype) @ weight_VE.T).float()
+        logits_SV = teacher.head_logits(lesson.teacher_hidden_SE).float()
         excluded = student.excluded_V.nonzero().flatten().to(logits_SV.device)
         logits_SV = logits_SV[:, : len(student.excluded_V)].index_fill(1, excluded, float("-inf"))
         row["teacher_alternatives"] = _alternatives(logits_SV, tokenizer)

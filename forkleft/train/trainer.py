@@ -27,7 +27,7 @@ from forkleft.errors import ForkLeftError
 from forkleft.files import write_text
 from forkleft.objective.supervision import Lesson
 from forkleft.objective.update import Outcome, update_loss
-from forkleft.rollout import Writer, decoding_of, generate, write
+from forkleft.rollout import Writer, decode, decoding_of, generate
 from forkleft.students import Student, save_student
 from forkleft.students.adapters import note_base
 from forkleft.students.loading import write_sidecar
@@ -121,6 +121,11 @@ class ForkLeftTrainer(SavingTrainer):
             )
         answer_calls(model)
         teacher.place(args.device)
+        if teacher.head_weight.is_meta:
+            raise ForkLeftError(
+                "the teacher's output head is not on a device: its device map leaves it in other memory, but every "
+                "update multiplies by it; give a map that puts lm_head on a device"
+            )
         for printer in (PrinterCallback, ProgressCallback):
             self.remove_callback(printer)
         self.progress = ProgressLine(Console(), bar=not args.disable_tqdm)
@@ -316,7 +321,7 @@ class ForkLeftTrainer(SavingTrainer):
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         mine = examples[rank::world]
         decoded = partial(
-            write,
+            decode,
             self.student,
             [example.prompt for example in mine],
             self.decoding,
@@ -379,7 +384,7 @@ class ForkLeftTrainer(SavingTrainer):
 
     @cached_property
     def _decisive(self) -> dict[str, Any]:
-        return decisive(
+        run = decisive(
             self.args,
             self.student,
             self.model,
@@ -387,6 +392,9 @@ class ForkLeftTrainer(SavingTrainer):
             teacher=self.teacher.identity,
             answerer=self.collector.answerer.identity,
         )
+        # What a user brings in place of ours is known by its name alone.
+        own = {"writer": (self.collector.writer, generate), "trainer": (type(self), ForkLeftTrainer)}
+        return run | {name: _name_of(found) for name, (found, ours) in own.items() if found is not ours}
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         super()._save(output_dir, state_dict)
@@ -409,3 +417,9 @@ class ForkLeftTrainer(SavingTrainer):
             self.save_model(str(folder), _internal_call=True)
         elif self.is_world_process_zero():
             save_student(self.student, folder, merge_adapters=self.merge_adapters)
+
+
+def _name_of(found: Any) -> str:
+    """A function, class or object by the name it has in its module."""
+    named = found if hasattr(found, "__qualname__") else type(found)
+    return f"{named.__module__}:{named.__qualname__}"

@@ -101,7 +101,12 @@ def assert_equal_update(student, batch, teacher, settings=SETTINGS, stop_ids=(ST
     for question, record in zip(batch, records, strict=True):
         found = naive_question(model, family, teacher, question, settings, draw, stop_ids)
         known = {name: getattr(question, name) for name in ("id", "student_right", "teacher_right")}
-        known |= {"tokens": len(question.response), "stopped": question.response[-1] in stop_ids, "empty": False}
+        known |= {
+            "judged": True,
+            "tokens": len(question.response),
+            "stopped": question.response[-1] in stop_ids,
+            "empty": False,
+        }
         known["reference_cut"] = question.reference is not None and question.reference[-1] not in stop_ids
         if found is None:
             assert record == Outcome(route=Route.EXCLUDE, retained=False, **known)

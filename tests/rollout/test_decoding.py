@@ -5,7 +5,7 @@ import torch
 from tiny import FAMILIES, family_name, tiny_student
 
 from forkleft.errors import ForkLeftError
-from forkleft.rollout import decoding_of, generate, write
+from forkleft.rollout import decode, decoding_of, generate
 from forkleft.students import KNOWN_FAMILIES, Family
 from forkleft.students.families import Decoding
 
@@ -38,7 +38,7 @@ def sure(family):
 @pytest.mark.parametrize("name", KNOWN_FAMILIES)
 def test_native_is_what_the_familys_authors_show(name):
     student, shown = sure(KNOWN_FAMILIES[name].family), dict(SHOWN[name])
-    native = write(student, PROMPTS, decoding_of(student.family, "native"), max_new_tokens=BUDGET)
+    native = decode(student, PROMPTS, decoding_of(student.family, "native"), max_new_tokens=BUDGET)
     window = shown.pop("window", None)
     by_hand = student if window is None else sure(replace(student.family, block_size=window))
     assert tokens(native) == tokens(generate(by_hand, PROMPTS, max_new_tokens=BUDGET, **shown))
@@ -53,7 +53,7 @@ def test_a_threshold_takes_fewer_passes(name):
     passes = [
         sum(
             trajectory.forwards
-            for trajectory in write(student, PROMPTS, decoding_of(student.family, kind), max_new_tokens=BUDGET)
+            for trajectory in decode(student, PROMPTS, decoding_of(student.family, kind), max_new_tokens=BUDGET)
         )
         for kind in ("static", "native")
     ]
@@ -63,7 +63,7 @@ def test_a_threshold_takes_fewer_passes(name):
 @pytest.mark.parametrize("family", FAMILIES, ids=family_name)
 def test_static_is_one_token_a_pass(family):
     student = tiny_student(family, dtype=torch.float64)
-    written = write(student, PROMPTS, decoding_of(family, "static"), max_new_tokens=BUDGET)
+    written = decode(student, PROMPTS, decoding_of(family, "static"), max_new_tokens=BUDGET)
     assert tokens(written) == tokens(generate(student, PROMPTS, max_new_tokens=BUDGET))
 
 

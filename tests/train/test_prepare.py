@@ -5,7 +5,7 @@ from trainer_runs import ROWS, make_trainer
 from forkleft import prompts
 from forkleft.errors import ForkLeftError
 from forkleft.train.data import Example
-from forkleft.train.prepare import check_examples, reference_ids
+from forkleft.train.prepare import reference_ids, with_ids
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def test_a_reference_is_cut_to_the_budget_and_stops_only_if_it_is_whole(trainer)
 def test_questions_that_cannot_be_asked_are_named(trainer):
     long = Example("q", ({"role": "user", "content": "a" * 200},), "1", None)
     with pytest.raises(ForkLeftError, match=r"question q: a prompt of 200 tokens .* exceed the student's context"):
-        check_examples(trainer.student, trainer.teacher, [long], trainer.args)
+        with_ids(trainer.student, trainer.teacher, [long], trainer.args)
     trainer.args.long_prompts = "skip"
     with pytest.raises(ForkLeftError, match="no question of 1 can be asked"):
-        check_examples(trainer.student, trainer.teacher, [long], trainer.args)
+        with_ids(trainer.student, trainer.teacher, [long], trainer.args)
     assert len(ROWS) == len(trainer.train_dataset)

@@ -345,13 +345,13 @@ def test_evaluation_on_sets_by_name_and_on_rows(tmp_path):
 
 def test_evaluation_decodes_as_it_is_told(tmp_path, monkeypatch):
     used = []
-    real = rollout.write
+    real = rollout.decode
 
-    def write(student, prompts, decoding, **settings):
+    def decode(student, prompts, decoding, **settings):
         used.append(decoding)
         return real(student, prompts, decoding, **settings)
 
-    monkeypatch.setattr("forkleft.train.trainer.write", write)
+    monkeypatch.setattr("forkleft.train.trainer.decode", decode)
     make_trainer(tmp_path / "one").evaluate(ROWS[:2])
     with pytest.raises(ForkLeftError, match="the native decoding is known of the families"):
         make_trainer(tmp_path / "two", eval_decoding="native")
