@@ -164,6 +164,7 @@ def test_answering_is_told_in_plain_lines_where_there_is_no_terminal(tmp_path, c
     assert re.match(r"question 4 of 4  0:00:\d\d gone\n4 questions, ", told[4])
 
 
+@pytest.mark.slow
 def test_several_processes_answer_and_tell_once(tmp_path):
     """Three for two questions: one has nothing to do."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--master-port", "0"]

@@ -66,7 +66,7 @@ def test_a_response_that_begins_with_its_end_is_told(capsys, monkeypatch):
     stop = student.vocabulary.stop_ids[0]
     empty = Trajectory([stop], "", [1], [0.0], [1.0], stopped=True, forwards=1)
     monkeypatch.setattr(
-        "forkleft.cli.writing.write", lambda student, prompts, *rest, **settings: [empty] * len(prompts)
+        "forkleft.cli.writing.decode", lambda student, prompts, *rest, **settings: [empty] * len(prompts)
     )
     asked = [[{"role": "user", "content": "a1"}]]
     write_responses(student, asked, plain=False, as_json=False, **STATIC, max_new_tokens=8, batch_size=1)

@@ -119,6 +119,7 @@ def test_killed_and_started_again_is_as_if_nothing_had_happened(whole, killed, t
     assert files(tmp_path) == files(whole)
 
 
+@pytest.mark.slow
 def test_two_processes_leave_the_same_as_one(whole, tmp_path):
     done = run(tmp_path, launcher=TORCHRUN)
     assert sorted(done.stdout.split()) == ["3", "5"]  # 3 and 2 batches of the chains, 2 and 1 of the choices

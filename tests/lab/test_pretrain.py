@@ -103,7 +103,7 @@ def test_learning_rate_warms_up_and_falls_to_a_twentieth():
     assert learning_rate(recipe, 999, 1000) == pytest.approx(0.05, abs=1e-3)
 
 
-def test_main_writes_a_model_with_a_card(tmp_path):
+def test_main_writes_a_model_with_a_card(tmp_path, few_questions):
     folder = tmp_path / "teacher"
     main(["teacher", "--strength", "weak", "--steps", "2", "--seed", "7", "--output", str(folder)])
     loaded = load_folder(folder)

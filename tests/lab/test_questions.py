@@ -109,7 +109,7 @@ def test_other_seeds_and_sets_differ():
 def test_an_id_names_one_question_whatever_the_seed():
     found = {}
     for seed in range(4):
-        for item in questions(2000, 2, split="heldout", seed=seed, form="choice"):
+        for item in questions(500, 2, split="heldout", seed=seed, form="choice"):
             assert found.setdefault(item.id, item) == item
 
 
@@ -132,7 +132,8 @@ def test_unusable_shares(shares):
         questions(1, 3, split="train", seed=0, shares=shares)
 
 
-def test_asking_for_more_than_exist():
+def test_asking_for_more_than_exist(monkeypatch):
+    monkeypatch.setattr("forkleft.lab.questions._PATIENCE", 200)
     with pytest.raises(ForkLeftError, match=r"only about \d+ different heldout questions of 2 steps"):
         questions(100_000, 2, split="heldout", seed=0)
 

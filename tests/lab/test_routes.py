@@ -14,7 +14,7 @@ def test_routes_are_the_four_pairs_of_verdicts():
     teacher, student = load_model("teacher-weak"), load_model("student-block")
     for loaded in (teacher, student):
         loaded.model.double()  # nothing hangs on how a near tie is rounded
-    items = lab_set("chain-3", 60)
+    items = lab_set("chain-3", 24)
     taught = [record.correct for record in measure(teacher, items).records]
     pairs = list(zip([record.correct for record in measure(student, items).records], taught, strict=True))
     assert count_routes(taught, student.student, items, "confidence") == {

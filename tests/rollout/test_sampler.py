@@ -68,7 +68,10 @@ def test_a_row_does_not_depend_on_its_neighbours(family):
         assert trajectory.entropy == pytest.approx(alone.entropy, abs=1e-12)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=family_name)
+SLOW = [pytest.param(family, marks=pytest.mark.slow) for family in FAMILIES[1:-1]]
+
+
+@pytest.mark.parametrize("family", [FAMILIES[0], *SLOW, FAMILIES[-1]], ids=family_name)
 def test_a_stop_id_in_every_place(family):
     """Whatever is written at a place is made the stop id: the response is cut there, at its first occurrence."""
     places = set()

@@ -8,9 +8,9 @@ from forkleft.objective.update import Outcome
 from forkleft.train.metrics import StepFile, means
 
 
-def seen(route, *, retained=True, tokens=10, stopped=True, empty=False, cut=False, **numbers):
+def seen(route, *, retained=True, judged=True, tokens=10, stopped=True, empty=False, cut=False, **numbers):
     right = {"student_right": route in (Route.CE, Route.EXCLUDE), "teacher_right": route in (Route.CE, Route.LEFTOPD)}
-    written = {"tokens": tokens, "stopped": stopped, "empty": empty, "reference_cut": cut}
+    written = {"judged": judged, "tokens": tokens, "stopped": stopped, "empty": empty, "reference_cut": cut}
     return Outcome("q", route, retained, **right, **written, **numbers)
 
 
@@ -20,7 +20,7 @@ def test_means_by_route_question_and_position():
             seen(Route.CE, content=1.0, rank=0.5, pairs=2, contrast=(0.0, 1.0), left_entropy=(2.0,)),
             seen(Route.CE, content=3.0, rank=1.5, pairs=4, contrast=(2.0,), tokens=20, stopped=False),
             seen(Route.LEFTOPD, content=5.0, kl=(1.0, 2.0), eos_kl=2.0, cut=True),
-            seen(Route.EXCLUDE, retained=False, empty=True),
+            seen(Route.EXCLUDE, retained=False, empty=True, judged=False),
         ]
     )
     assert metrics["route_ce"] == 2
@@ -39,6 +39,7 @@ def test_means_by_route_question_and_position():
     assert metrics["stopped"] == 0.75
     assert metrics["empty"] == 0.25
     assert metrics["references_cut"] == 1
+    assert metrics["without_verdict"] == 1
 
 
 def test_a_resumed_run_has_neither_holes_nor_repeats(tmp_path):

@@ -66,6 +66,7 @@ def checkpoint(folder, values):
     return folder
 
 
+@pytest.mark.slow
 def test_the_modules_of_an_adapter_are_the_same_in_every_process(tmp_path):
     def decisive(hash_seed):
         folders = os.pathsep.join(map(str, Path(__file__).parents[1:3]))
@@ -154,6 +155,7 @@ def files_of(folder):
     return sorted(str(name) for name in names if name.name != MANIFEST)
 
 
+@pytest.mark.slow
 def test_the_first_process_decides_and_nothing_goes_that_another_may_read(tmp_path):
     settings = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "per_device_train_batch_size": 2}
     (tmp_path / "program.py").write_text(RESUME_IN_BOTH)

@@ -191,8 +191,8 @@ def without_times(path):
 @pytest.mark.parametrize(
     ("kind", "moment"),
     [
-        ("plain", "step-1"),
-        ("plain", "update-4"),
+        pytest.param("plain", "step-1", marks=pytest.mark.slow),
+        pytest.param("plain", "update-4", marks=pytest.mark.slow),
         ("plain", "save-checkpoint-4"),
         pytest.param("plain", "saved-4", marks=pytest.mark.slow),
         pytest.param("plain", "step-6", marks=pytest.mark.slow),
