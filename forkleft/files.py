@@ -7,12 +7,15 @@ import fcntl
 import gzip
 import json
 import os
+import re
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+import yaml
 
 from forkleft.errors import ForkLeftError, nearest
 
@@ -157,3 +160,19 @@ def missing_yaml(path: Path, kind: str) -> ForkLeftError:
     near = nearest(path.name, there) or nearest(f"{path.name}.yaml", there)
     hint = f"did you mean {path.parent / near}?" if near else "the folder recipes/ of the repository has some"
     return ForkLeftError(f"there is no {kind} {path}; {hint}")
+
+
+class YamlLoader(yaml.SafeLoader):
+    """YAML as people write it today: `no` and `on` are words, `1e-6` is a number."""
+
+
+YamlLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in rules if not tag.endswith((":bool", ":float"))]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+YamlLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(true|false)$", re.IGNORECASE), list("tTfF"))
+YamlLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?$|[-+]?\.inf$|\.nan$", re.IGNORECASE),
+    list("-+.0123456789"),
+)

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
 
     from rich.console import Console
 
-    from forkleft.cli.runs import rows_of
+    from forkleft.cli.sources import rows_of
     from forkleft.errors import ForkLeftError
     from forkleft.prompts import Reading, prompt_ids
     from forkleft.report.probe import probe_page

@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from accelerate.utils import gather_object
 from rich.console import Console
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from forkleft.cli.sources import rows_of
 from forkleft.errors import ForkLeftError, check_choice
-from forkleft.files import read_jsonl, write_text
-from forkleft.lab.questions import HELD_OUT_SETS, held_out, training_stream
+from forkleft.files import write_text
 from forkleft.progress import Meter
 from forkleft.report.curves import draw_curves
 from forkleft.students import Student, load_student
@@ -34,8 +33,6 @@ from forkleft.train.prepare import prepare_examples, sharing_vocabulary
 from forkleft.train.recipes import API_KEY, Recipe, recipe_page
 from forkleft.train.trainer import ForkLeftTrainer
 
-_LAB = "lab:"
-_LAB_TRAIN = "train"
 # A phase of `forkleft answer`, as in training.
 _ASKING = "teacher"
 
@@ -214,56 +211,6 @@ def teacher_of(recipe: Recipe, student: Student, *, weights: bool = True) -> Tea
         # Transformers names only the folder, and there may be several files in it.
         teacher.model.config.name_or_path = str(Path(recipe.teacher, recipe.teacher_gguf_file or ""))
     return teacher
-
-
-def rows_of(
-    source: str, subset: str | None, split: str, count: int | None, columns: Mapping[str, str] | None, seed: int
-) -> list[dict[str, Any]]:
-    """The rows of a data source, with its columns renamed. Raises ForkLeftError if it cannot be read."""
-    if count is not None and count < 1:
-        raise ForkLeftError(f"{source}: expected at least 1 question to take, found {count}")
-    if source.startswith(_LAB):
-        rows = _lab_rows(source.removeprefix(_LAB), count, seed)
-    elif source.endswith((".jsonl", ".json", ".jsonl.gz", ".json.gz")):
-        rows = [row for _, row in read_jsonl(source)]
-    else:
-        rows = _hub_rows(source, subset, split)
-    rows = list(islice(rows, count))
-    for ours, theirs in (columns or {}).items():
-        if rows and theirs not in rows[0]:
-            raise ForkLeftError(
-                f"{source} has no column {theirs!r}, there are {', '.join(rows[0])}; name the right one for "
-                f"{ours} (columns for train_data, eval_columns for eval_data)"
-            )
-        rows = [{**row, ours: row.get(theirs)} for row in rows]
-    return rows
-
-
-def _lab_rows(name: str, count: int | None, seed: int) -> list[dict[str, Any]]:
-    if name == _LAB_TRAIN:
-        if count is None:
-            raise ForkLeftError("lab:train has no end; say with train_questions how many to take")
-        items: Sequence = list(islice(training_stream(seed), count))
-    elif name in HELD_OUT_SETS:
-        items = held_out(name)
-    else:
-        sets = ", ".join(_LAB + known for known in (_LAB_TRAIN, *HELD_OUT_SETS))
-        raise ForkLeftError(f"the lab has no data {name!r}; there are {sets}")
-    return [
-        {"id": item.id, "question": item.prompt, "answer": item.answer, "solution": item.solution} for item in items
-    ]
-
-
-def _hub_rows(source: str, subset: str | None, split: str) -> Any:
-    from datasets import load_dataset
-
-    try:
-        return load_dataset(source, subset, split=split)
-    except Exception as error:  # no network, no such data set, no such split: each its own class
-        raise ForkLeftError(
-            f"cannot load {source!r} (subset {subset}, split {split}) from the hub: {error}; a JSON Lines file, "
-            "whose name ends in .jsonl or .jsonl.gz, will do as well"
-        ) from error
 
 
 def _train_rows(recipe: Recipe, config: ForkLeftConfig) -> Sequence[Mapping[str, Any]]:

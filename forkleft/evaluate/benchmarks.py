@@ -25,7 +25,7 @@ import yaml
 from forkleft.errors import ForkLeftError, nearest
 from forkleft.evaluate import prompts
 from forkleft.evaluate.hub import SOURCES, HubData, hub_rows
-from forkleft.files import read_jsonl
+from forkleft.files import YamlLoader, read_jsonl
 from forkleft.verify import LETTERS, Verifier
 
 Protocol = Literal["generated", "slot"]
@@ -130,7 +130,7 @@ def read_benchmarks(path: str | Path) -> list[Benchmark]:
     """
     path = Path(path).expanduser()
     try:
-        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+        documents = list(yaml.load_all(path.read_text(encoding="utf-8"), YamlLoader))
     except FileNotFoundError:
         raise ForkLeftError(f"there is no file {path} that describes a benchmark") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -28,7 +28,7 @@ from forkleft.lab.benchmarks import MAX_NEW_TOKENS, lab_set
 from forkleft.lab.models import Card, LabModel, lab_student, save_model
 from forkleft.lab.questions import EQUAL_SHARES, HELD_OUT_SETS, Question, check_shares, training_stream
 from forkleft.lab.tokenizer import END_OF_TEXT, END_OF_TURN, build_tokenizer
-from forkleft.objective.denoising import Example, denoising_loss
+from forkleft.objective.denoising import Sample, denoising_loss
 from forkleft.progress import Meter
 from forkleft.prompts import prompt_ids
 from forkleft.randomness import keyed_generator
@@ -40,7 +40,7 @@ _HEAD_DIM = 24
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Pretraining:
     """Everything that decides a model's weights, beside the code."""
 
     layers: int
@@ -60,20 +60,20 @@ class Recipe:
 
 
 TEACHERS = {
-    "strong": Recipe(layers=4, width=96, steps=3000, batch=64),
-    "medium": Recipe(layers=3, width=72, steps=1500),
-    "weak": Recipe(layers=2, width=48, steps=2100),
+    "strong": Pretraining(layers=4, width=96, steps=3000, batch=64),
+    "medium": Pretraining(layers=3, width=72, steps=1500),
+    "weak": Pretraining(layers=2, width=48, steps=2100),
 }
 # Enough steps to know + and - well, and few enough `*` to leave that half known. How much of it is learned depends on
 # the steps at least as much as on the share: with 1% and 5000 steps a student of the first family has 82% of the
 # four-step chains right, and little is left to teach.
-_STUDENT = Recipe(
+_STUDENT = Pretraining(
     layers=3, width=96, causal_steps=1800, steps=3000, lr=2e-3, shares=(0.495, 0.495, 0.01), choice_share=0.2
 )
 STUDENTS = {"block": _STUDENT, "shifted": replace(_STUDENT, steps=3500, shares=(0.49, 0.49, 0.02))}
 
 
-def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
+def build_model(recipe: Pretraining, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     """A stock Qwen3 model of the recipe's size, initialised from its seed."""
     torch.manual_seed(recipe.seed)
     heads = recipe.width // _HEAD_DIM
@@ -119,7 +119,7 @@ def teacher_batch(
     return ids_BT, labels_BT
 
 
-def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
+def learning_rate(recipe: Pretraining, step: int, steps: int) -> float:
     """Linear warm-up, then a cosine down to 5% of the peak."""
     if step < recipe.warmup:
         return recipe.lr * (step + 1) / recipe.warmup
@@ -127,7 +127,7 @@ def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
     return recipe.lr * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
-def train_teacher(recipe: Recipe) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
+def train_teacher(recipe: Pretraining) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
     """Train an autoregressive teacher; deterministic in the recipe."""
     tokenizer = build_tokenizer()
     model = build_model(recipe, tokenizer)
@@ -135,7 +135,7 @@ def train_teacher(recipe: Recipe) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizer
     return model, tokenizer
 
 
-def train_student(recipe: Recipe, family: str) -> Student:
+def train_student(recipe: Pretraining, family: str) -> Student:
     """Train a diffusion student of a lab family; deterministic in the recipe."""
     tokenizer = build_tokenizer()
     model = build_model(recipe, tokenizer)
@@ -145,20 +145,20 @@ def train_student(recipe: Recipe, family: str) -> Student:
     hidden = keyed_generator(recipe.seed, "denoising")
 
     def denoising(stream: Iterator[Question]) -> torch.Tensor:
-        examples = [Example(*encode(next(stream), tokenizer)) for _ in range(recipe.batch)]
+        examples = [Sample(*encode(next(stream), tokenizer)) for _ in range(recipe.batch)]
         return denoising_loss(student, examples, budget=MAX_NEW_TOKENS, generator=hidden)
 
     _train(model, recipe, recipe.steps, stream, denoising)
     return student
 
 
-def _stream(recipe: Recipe) -> Iterator[Question]:
+def _stream(recipe: Pretraining) -> Iterator[Question]:
     check_shares(recipe.shares)
     return training_stream(recipe.seed, shares=recipe.shares, choice_share=recipe.choice_share)
 
 
 def _causal_loss(
-    model: Qwen3ForCausalLM, recipe: Recipe, tokenizer: PreTrainedTokenizerFast
+    model: Qwen3ForCausalLM, recipe: Pretraining, tokenizer: PreTrainedTokenizerFast
 ) -> Callable[[Iterator[Question]], torch.Tensor]:
     def loss(stream: Iterator[Question]) -> torch.Tensor:
         ids_BT, labels_BT = teacher_batch(stream, recipe.batch, tokenizer)
@@ -170,7 +170,7 @@ def _causal_loss(
 
 def _train(
     model: Qwen3ForCausalLM,
-    recipe: Recipe,
+    recipe: Pretraining,
     steps: int,
     stream: Iterator[Question],
     batch_loss: Callable[[Iterator[Question]], torch.Tensor],

@@ -2,13 +2,13 @@
 
 Each block of a response is hidden in part, at a ratio drawn anew for every block, and the model predicts what is hidden
 from the rest of the block and the clean blocks before it. Clean stream and noisy blocks are packed into one forward as
-in the readouts: a noisy block is a replica. A fully attending model has one sequence for each example instead, hidden
+in the readouts: a noisy block is a replica. A fully attending model has one sequence for each sample instead, hidden
 at one ratio.
 
-Examples are filled up with the stop id to the end of the block (full attention: of the response budget), because that
+Samples are filled up with the stop id to the end of the block (full attention: of the response budget), because that
 is where decoding goes on to: the model learns what stands behind the end of a response.
 
-Shapes: M hidden positions of all examples, V vocabulary.
+Shapes: M hidden positions of all samples, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from forkleft.students.student import Student
 
 
 @dataclass(frozen=True)
-class Example:
+class Sample:
     """A prompt and the response to it, which ends with a stop id."""
 
     prompt: Sequence[int]
@@ -31,17 +31,17 @@ class Example:
 
 
 def denoising_loss(
-    student: Student, examples: Sequence[Example], *, budget: int, generator: torch.Generator
+    student: Student, samples: Sequence[Sample], *, budget: int, generator: torch.Generator
 ) -> torch.Tensor:
     """The mean cross-entropy at the hidden positions; gradients flow. `generator` decides what is hidden.
 
     Raises ForkLeftError for a response that is empty, exceeds the budget or does not end with a stop id.
     """
     streams, wanted, targets = [], [], []
-    for example in examples:
-        sequence = _filled(student, example, budget)
+    for sample in samples:
+        sequence = _filled(student, sample, budget)
         make = _full_stream if student.family.attention == "full" else _block_stream
-        stream, reads, positions = make(student, sequence, len(example.prompt), generator)
+        stream, reads, positions = make(student, sequence, len(sample.prompt), generator)
         streams.append(stream)
         wanted.append(reads)
         targets += [sequence[position] for position in positions]
@@ -52,16 +52,16 @@ def denoising_loss(
     return cross_entropy(logits_MV, torch.tensor(targets, device=logits_MV.device))
 
 
-def _filled(student: Student, example: Example, budget: int) -> list[int]:
-    if not example.response or example.response[-1] not in student.vocabulary.stop_ids:
-        raise ForkLeftError("an example's response must end with a stop id, so that the model learns to stop")
-    if len(example.response) > budget:
-        raise ForkLeftError(f"a response of {len(example.response)} tokens exceeds the budget of {budget}")
-    sequence = [*example.prompt, *example.response]
-    end = len(example.prompt) + budget
+def _filled(student: Student, sample: Sample, budget: int) -> list[int]:
+    if not sample.response or sample.response[-1] not in student.vocabulary.stop_ids:
+        raise ForkLeftError("a sample's response must end with a stop id, so that the model learns to stop")
+    if len(sample.response) > budget:
+        raise ForkLeftError(f"a response of {len(sample.response)} tokens exceeds the budget of {budget}")
+    sequence = [*sample.prompt, *sample.response]
+    end = len(sample.prompt) + budget
     if student.family.attention == "block":
-        end = min(end, student.family.segment(len(sequence) - 1, len(example.prompt))[1])
-    return sequence + [example.response[-1]] * (end - len(sequence))
+        end = min(end, student.family.segment(len(sequence) - 1, len(sample.prompt))[1])
+    return sequence + [sample.response[-1]] * (end - len(sequence))
 
 
 def _block_stream(

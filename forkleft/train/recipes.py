@@ -8,7 +8,6 @@ empty value keeps its default.
 """
 
 import copy
-import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ import yaml
 from transformers import TrainingArguments
 
 from forkleft.errors import ForkLeftError, check_count, nearest
-from forkleft.files import missing_yaml
+from forkleft.files import YamlLoader, missing_yaml
 from forkleft.prompts import read_template
 from forkleft.train.config import NO_BF16, ForkLeftConfig, can_bf16
 
@@ -95,29 +94,13 @@ class Recipe:
             raise ForkLeftError(f"answers_timeout must be more than 0 seconds, found {self.answers_timeout}")
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML as people write it today: `no` and `on` are words, `1e-6` is a number."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in rules if not tag.endswith((":bool", ":float"))]
-    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(true|false)$", re.IGNORECASE), list("tTfF"))
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?$|[-+]?\.inf$|\.nan$", re.IGNORECASE),
-    list("-+.0123456789"),
-)
-
-
 class _Dumper(yaml.SafeDumper):
     """Put text in quotes if our loader, or another YAML reader, would take it for something else: 'no'."""
 
 
 _Dumper.yaml_implicit_resolvers = {
-    first: [*_Loader.yaml_implicit_resolvers.get(first, []), *yaml.SafeLoader.yaml_implicit_resolvers.get(first, [])]
-    for first in {**_Loader.yaml_implicit_resolvers, **yaml.SafeLoader.yaml_implicit_resolvers}
+    first: [*YamlLoader.yaml_implicit_resolvers.get(first, []), *yaml.SafeLoader.yaml_implicit_resolvers.get(first, [])]
+    for first in {**YamlLoader.yaml_implicit_resolvers, **yaml.SafeLoader.yaml_implicit_resolvers}
 }
 
 
@@ -294,7 +277,7 @@ def help_of(option: Field) -> str:
 def read_yaml(path: Path, kind: str) -> dict[str, Any]:
     """The names and values of a YAML file. kind: of the file, for the message. Raises ForkLeftError if it has none."""
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        values = yaml.load(path.read_text(encoding="utf-8"), YamlLoader)
     except FileNotFoundError:
         raise missing_yaml(path, kind) from None
     except yaml.MarkedYAMLError as error:
@@ -327,7 +310,7 @@ def option_words(words: Sequence[str]) -> dict[str, Any]:
                 raise ForkLeftError(f"expected a value behind --{name}")
             value = "true"
         try:
-            values[name.replace("-", "_")] = yaml.load(value, _Loader)
+            values[name.replace("-", "_")] = yaml.load(value, YamlLoader)
         except yaml.YAMLError as error:
             raise ForkLeftError(f"--{name}: {value!r} is no YAML value; put it in quotes") from error
     return values

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from forkleft.cli import main, runs
-from forkleft.cli.runs import end_message, rows_of
-from forkleft.errors import ForkLeftError
+from forkleft.cli.runs import end_message
+from forkleft.cli.sources import rows_of
 from forkleft.train.recipes import Recipe
 
 LAB = str(Path(__file__).parents[2] / "recipes" / "lab.yaml")
@@ -267,20 +267,6 @@ def test_a_run_on_the_questions_that_another_had_on_a_route(tmp_path, capsys):
     assert "train_route is of the routes.jsonl that train_ids names" in capsys.readouterr().err
 
 
-def test_rows_come_from_files_and_columns_are_renamed(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({"problem": f"q{k}", "answer": k}) + "\n" for k in range(3)))
-    rows = rows_of(str(path), None, "train", 2, {"question": "problem"}, seed=0)
-    assert [(row["question"], row["answer"]) for row in rows] == [("q0", 0), ("q1", 1)]
-    with path.open("a") as file:
-        file.write(json.dumps({"question": "q3", "answer": 3}) + "\n")
-    assert rows_of(str(path), None, "train", None, {"question": "problem"}, seed=0)[3]["question"] is None
-    with pytest.raises(
-        ForkLeftError, match=r"no column 'text', there are problem, answer; .*eval_columns for eval_data"
-    ):
-        rows_of(str(path), None, "train", None, {"question": "text"}, seed=0)
-
-
 def test_columns_are_those_of_one_data_set(tmp_path, monkeypatch):
     rows = [{"problem": "a=4;b=a+a;b?", "answer": "8"}]
     data = tmp_path / "rows.jsonl"
@@ -290,19 +276,3 @@ def test_columns_are_those_of_one_data_set(tmp_path, monkeypatch):
     assert main([*words, *ours, "--eval_questions", "2", "--output_dir", str(tmp_path / "one")]) == 0
     theirs += ["--eval_columns", "{question: problem}"]
     assert main([*words, *theirs, "--output_dir", str(tmp_path / "two")]) == 0
-
-
-def test_rows_of_a_folder_that_datasets_can_read(tmp_path):
-    (tmp_path / "train.jsonl").write_text(json.dumps({"question": "q", "answer": "1"}) + "\n")
-    assert rows_of(str(tmp_path), None, "train", None, None, seed=0) == [{"question": "q", "answer": "1"}]
-    with pytest.raises(ForkLeftError, match=r"cannot load .* from the hub"):
-        rows_of(str(tmp_path), None, "no-such-split", None, None, seed=0)
-
-
-def test_rows_of_the_lab():
-    assert len(rows_of("lab:train", None, "train", 5, None, seed=0)) == 5
-    assert len(rows_of("lab:chain-4", None, "test", None, None, seed=0)) == 500
-    with pytest.raises(ForkLeftError, match="train_questions how many"):
-        rows_of("lab:train", None, "train", None, None, seed=0)
-    with pytest.raises(ForkLeftError, match="no data 'chain-9'; there are lab:train"):
-        rows_of("lab:chain-9", None, "train", None, None, seed=0)

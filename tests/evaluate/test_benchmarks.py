@@ -404,3 +404,12 @@ def test_built_in_benchmarks_are_read_when_they_are_asked_for():
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False 10\n"
     )
+
+
+def test_words_in_a_description_stay_words(tmp_path):
+    """As in recipes: `no` is Norwegian, not false."""
+    path = tmp_path / "mine.yaml"
+    fields = ["name: mine", "items: 1", "protocol: generated", "template: math", "templates: {no: math}"]
+    path.write_text("\n".join(fields), encoding="utf-8")
+    (mine,) = read_benchmarks(path)
+    assert mine.templates == {"no": MATH}

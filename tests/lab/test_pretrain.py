@@ -10,7 +10,7 @@ from forkleft.lab.models import FAMILIES, MODELS, lab_student, load_folder, load
 from forkleft.lab.pretrain import (
     STUDENTS,
     TEACHERS,
-    Recipe,
+    Pretraining,
     build_model,
     encode,
     learning_rate,
@@ -21,7 +21,7 @@ from forkleft.lab.pretrain import (
 )
 from forkleft.lab.questions import training_stream
 from forkleft.lab.tokenizer import END_OF_TURN, build_tokenizer
-from forkleft.objective.denoising import Example, denoising_loss
+from forkleft.objective.denoising import Sample, denoising_loss
 from forkleft.randomness import keyed_generator
 
 
@@ -47,11 +47,11 @@ def test_student_training_is_deterministic_and_learns(family):
     one, two = train_student(recipe, family), train_student(recipe, family)
     pairs = zip(one.model.parameters(), two.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
-    recipe = Recipe(layers=1, width=48, steps=60, batch=8, lr=1e-2, warmup=5)
+    recipe = Pretraining(layers=1, width=48, steps=60, batch=8, lr=1e-2, warmup=5)
     trained = train_student(recipe, family)
     fresh = lab_student(build_model(recipe, trained.tokenizer), trained.tokenizer, family)
     stream = training_stream(99)
-    examples = [Example(*encode(next(stream), trained.tokenizer)) for _ in range(32)]
+    examples = [Sample(*encode(next(stream), trained.tokenizer)) for _ in range(32)]
     with torch.no_grad():
         losses = [denoising_loss(s, examples, budget=64, generator=keyed_generator(1)) for s in (trained, fresh)]
     assert losses[0] < 0.6 * losses[1]
@@ -64,7 +64,7 @@ def test_the_cards_command_reaches_the_same_weights_step_by_step(name, tmp_path,
     card = load_model(name).card
     role, _, kind, *_ = words = card.command.split()[3:]
     recipe = (TEACHERS if role == "teacher" else STUDENTS)[kind]
-    assert Recipe(**card.recipe | {"shares": tuple(card.recipe["shares"])}) == recipe
+    assert Pretraining(**card.recipe | {"shares": tuple(card.recipe["shares"])}) == recipe
     fewer = ["--steps", "5"] if role == "teacher" else ["--steps", "3", "--causal-steps", "3"]
     for folder in ("one", "two"):
         main([*words[:-1], str(tmp_path / folder), *fewer])
@@ -74,7 +74,7 @@ def test_the_cards_command_reaches_the_same_weights_step_by_step(name, tmp_path,
 
 def test_training_learns():
     """A few dozen steps on a tiny model bring the loss well under that of a guess."""
-    recipe = Recipe(layers=1, width=48, steps=60, batch=16, lr=1e-2, warmup=5)
+    recipe = Pretraining(layers=1, width=48, steps=60, batch=16, lr=1e-2, warmup=5)
     model, tokenizer = train_teacher(recipe)
     ids_BT, labels_BT = teacher_batch(training_stream(99), 32, tokenizer)
     with torch.no_grad():
@@ -97,7 +97,7 @@ def test_a_batch_asks_for_the_solution_and_its_stop_token_only():
 
 
 def test_learning_rate_warms_up_and_falls_to_a_twentieth():
-    recipe = Recipe(layers=1, width=24, steps=1000, lr=1.0, warmup=10)
+    recipe = Pretraining(layers=1, width=24, steps=1000, lr=1.0, warmup=10)
     assert learning_rate(recipe, 0, 1000) == pytest.approx(0.1)
     assert learning_rate(recipe, 9, 1000) == learning_rate(recipe, 10, 1000) == pytest.approx(1.0)
     assert learning_rate(recipe, 999, 1000) == pytest.approx(0.05, abs=1e-3)

@@ -5,16 +5,16 @@ from naive import plain_logits, segment_bounds
 from tiny import FAMILIES, MASK, STOP, family_name, plain_copy, tiny_student
 
 from forkleft.errors import ForkLeftError
-from forkleft.objective.denoising import Example, _hidden, denoising_loss
+from forkleft.objective.denoising import Sample, _hidden, denoising_loss
 from forkleft.randomness import keyed_generator
 from forkleft.students import Family
 
 BUDGET = 14
 EXAMPLES = [
-    Example([5, 9, 2], [7, 3, 1, 30, 12, 11, STOP]),
-    Example([7, 1, 3, 3, 8, 30, 2, 11], [1, 2, 3, STOP]),
-    Example([6], [STOP]),
-    Example([3, 1, 4, 1, 5], [2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, STOP]),
+    Sample([5, 9, 2], [7, 3, 1, 30, 12, 11, STOP]),
+    Sample([7, 1, 3, 3, 8, 30, 2, 11], [1, 2, 3, STOP]),
+    Sample([6], [STOP]),
+    Sample([3, 1, 4, 1, 5], [2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, STOP]),
 ]
 
 
@@ -83,5 +83,5 @@ def test_the_ratio_of_hidden_positions_is_uniform():
 def test_bad_examples(response, message):
     with pytest.raises(ForkLeftError, match=message):
         denoising_loss(
-            tiny_student(Family("block", 4)), [Example([1], response)], budget=BUDGET, generator=keyed_generator(0)
+            tiny_student(Family("block", 4)), [Sample([1], response)], budget=BUDGET, generator=keyed_generator(0)
         )
