@@ -92,6 +92,12 @@ def decisive(
     return decisive_options(args) | decisive_data(student, examples) | _as_json(values)
 
 
+def name_of(found: Any) -> str:
+    """A function, class or object of a user's, by its name in its module."""
+    named = found if hasattr(found, "__qualname__") else type(found)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
 def find_checkpoint(output: Path, resume: str | bool, *, digests: bool = True) -> Path:
     """The checkpoint from which a run resumes: the newest whole one (true), or the folder of that name.
 

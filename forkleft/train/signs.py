@@ -42,6 +42,14 @@ def signs(rows: Sequence[MetricsRow], known: Collection[str] = ()) -> dict[str, 
     return {name: text for name, text in found.items() if text is not None}
 
 
+def new_signs(history: Sequence[MetricsRow], *, routed: bool) -> dict[str, str]:
+    """The signs in the log of a run that it has not warned of yet. routed: False where routes decide nothing."""
+    known = {row["warning"] for row in history if "warning" in row}
+    if not routed:
+        known.add("one_route")
+    return signs([row for row in history if "loss" in row], known)
+
+
 def responses_unfinished(rows: Sequence[MetricsRow]) -> str | None:
     """Most responses are empty, or were cut at the budget."""
     recent, count = _recent(rows)

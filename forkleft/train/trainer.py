@@ -42,9 +42,9 @@ from forkleft.train.data import Example
 from forkleft.train.metrics import means, peak_memory
 from forkleft.train.prepare import prepare_examples, sharing_vocabulary
 from forkleft.train.progress import ProgressLine
-from forkleft.train.resume import LENGTHENED, decisive
+from forkleft.train.resume import LENGTHENED, decisive, name_of
 from forkleft.train.saving import SavingTrainer
-from forkleft.train.signs import signs
+from forkleft.train.signs import new_signs
 from forkleft.train.traces import traces
 from forkleft.train.wrapped import answer_calls, gathered
 from forkleft.verify import Judge, Verifier
@@ -286,11 +286,7 @@ class ForkLeftTrainer(SavingTrainer):
         # Transformers declares only numbers; our rows hold more.
         history: list[dict[str, Any]] = self.state.log_history
         step = self.state.global_step
-        known = {row["warning"] for row in history if "warning" in row}
-        if self.args.supervision != "routed":
-            # Then routes are counted, but decide nothing.
-            known.add("one_route")
-        for name, text in signs([row for row in history if "loss" in row], known).items():
+        for name, text in new_signs(history, routed=self.args.supervision == "routed").items():
             row = {"step": step, "warning": name, "text": text}
             history.append(row)
             if self.is_world_process_zero():
@@ -394,7 +390,7 @@ class ForkLeftTrainer(SavingTrainer):
         )
         # What a user brings in place of ours is known by its name alone.
         own = {"writer": (self.collector.writer, generate), "trainer": (type(self), ForkLeftTrainer)}
-        return run | {name: _name_of(found) for name, (found, ours) in own.items() if found is not ours}
+        return run | {name: name_of(found) for name, (found, ours) in own.items() if found is not ours}
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         super()._save(output_dir, state_dict)
@@ -417,9 +413,3 @@ class ForkLeftTrainer(SavingTrainer):
             self.save_model(str(folder), _internal_call=True)
         elif self.is_world_process_zero():
             save_student(self.student, folder, merge_adapters=self.merge_adapters)
-
-
-def _name_of(found: Any) -> str:
-    """A function, class or object by the name it has in its module."""
-    named = found if hasattr(found, "__qualname__") else type(found)
-    return f"{named.__module__}:{named.__qualname__}"

@@ -11,6 +11,7 @@ from trainer_runs import ROWS, make_trainer
 
 from forkleft.digests import file_digest
 from forkleft.errors import ForkLeftError
+from forkleft.rollout import generate
 from forkleft.train import checkpoints
 from forkleft.train.checkpoints import MANIFEST
 from forkleft.train.folders import RUN_FILE
@@ -201,3 +202,14 @@ def test_a_checkpoint_is_digested_once(tmp_path, monkeypatch):
     make_trainer(tmp_path, **settings).train(resume_from_checkpoint=True)
     read = sorted(str(path.relative_to(tmp_path)) for path in digested)
     assert read == sorted(files_of(tmp_path / "checkpoint-2") + files_of(tmp_path / "checkpoint-4"))
+
+
+def test_a_run_does_not_resume_with_another_writer(tmp_path):
+    def other(*given, **settings):
+        return generate(*given, **settings)
+
+    saving = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    make_trainer(tmp_path, **saving, trainer={"writer": other}).train()
+    with pytest.raises(ForkLeftError, match=r"writer was '.*other', is None"):
+        make_trainer(tmp_path, **saving | {"max_steps": 3}).train(resume_from_checkpoint=True)
+    make_trainer(tmp_path, **saving | {"max_steps": 3}, trainer={"writer": other}).train(resume_from_checkpoint=True)
