@@ -7,7 +7,7 @@ import torch
 from forkleft.lab.accuracy import measure, print_accuracy, tally_of
 from forkleft.lab.benchmarks import lab_set
 from forkleft.lab.models import FAMILIES, STUDENTS, TEACHERS, Card, LabModel, load_model
-from forkleft.lab.pretrain import Recipe, train_student
+from forkleft.lab.pretrain import Pretraining, train_student
 from forkleft.prompts import prompt_ids
 from forkleft.rollout import generate
 from forkleft.verify import verify
@@ -64,7 +64,7 @@ def test_batched_protocols_equal_one_question_at_a_time():
 @pytest.fixture(params=FAMILIES)
 def student(request) -> LabModel:
     """A student of a few training steps: it knows little, which is enough to compare two ways of asking it."""
-    recipe = Recipe(layers=2, width=48, causal_steps=20, steps=20, lr=1e-2, warmup=5, batch=8)
+    recipe = Pretraining(layers=2, width=48, causal_steps=20, steps=20, lr=1e-2, warmup=5, batch=8)
     one = train_student(recipe, request.param)
     card = Card("student", 1, "", asdict(recipe), accuracy={}, family=request.param)
     return LabModel(one.model.double(), one.tokenizer, card)
