@@ -7,6 +7,7 @@ run that breaks down later. A rule gives None, or a text for people.
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import mean, variance
+from typing import Any
 
 MetricsRow = Mapping[str, float]
 
@@ -42,7 +43,7 @@ def signs(rows: Sequence[MetricsRow], known: Collection[str] = ()) -> dict[str, 
     return {name: text for name, text in found.items() if text is not None}
 
 
-def new_signs(history: Sequence[MetricsRow], *, routed: bool) -> dict[str, str]:
+def new_signs(history: Sequence[Mapping[str, Any]], *, routed: bool) -> dict[str, str]:
     """The signs in the log of a run that it has not warned of yet. routed: False where routes decide nothing."""
     known = {row["warning"] for row in history if "warning" in row}
     if not routed:
