@@ -17,9 +17,7 @@ from forkleft import progress
 from forkleft.digests import fingerprint
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate import evaluation
-from forkleft.evaluate.benchmarks import BENCHMARKS
 from forkleft.evaluate.evaluation import load_evaluated, run_evaluation
-from forkleft.evaluate.listing import list_benchmarks
 from forkleft.evaluate.protocols import Settings
 from forkleft.evaluate.results import read_results
 from forkleft.lab.models import model_path
@@ -269,24 +267,6 @@ def test_a_bar_of_one_of_several_processes_says_so(student, tmp_path, monkeypatc
         console = Console(file=file, width=100)
         run_evaluation(student, [lab_items("choice-2", 4)], tmp_path, settings=Settings(batch_size=2), console=console)
     assert path.read_text().startswith("lab-choice-2 (process 1 of 2) 2 of 2  ")
-
-
-def test_the_list_tells_where_data_is(tmp_path, monkeypatch):
-    (tmp_path / "aime24.jsonl").write_text("{}\n" * 30 + "\n")
-    (tmp_path / "aime25.jsonl").write_text("{}\n" * 21)
-    (tmp_path / "mmlu_test.jsonl.gz").write_text("{}\n")
-    monkeypatch.setenv("FORKLEFT_DATA", str(tmp_path))
-    path = tmp_path / "told"
-    with path.open("w") as file:
-        list_benchmarks(BENCHMARKS.values(), console=Console(file=file, width=200))
-    rows = {line.split()[0]: line for line in path.read_text().splitlines() if line.split()[:1]}
-    assert set(BENCHMARKS) <= set(rows)
-    assert rows["aime24"].rstrip().endswith("at hand")
-    assert rows["aime25"].rstrip().endswith("at hand, 21 of 30")
-    assert rows["mmlu"].rstrip().endswith("at hand, damaged")
-    assert "hub: openai/gsm8k" in rows["gsm8k"]
-    assert all(part in rows["mt-aime2024"] for part in ("generated", "1650", "4096", "hub: amphora/MCLM"))
-    assert all(part in rows["mmlu"] for part in ("slot", "14042", "MIT"))
 
 
 def test_every_summary_says_how_the_student_wrote(student, tmp_path):

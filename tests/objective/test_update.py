@@ -369,25 +369,6 @@ def test_a_loss_that_is_not_finite_stops(monkeypatch):
         fast_update(student, [BATCH[0], replace(BATCH[1], response=[1, 2, 36, STOP]), BATCH[2]], teacher, EVERYTHING)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rho": 1.5}, "rho .* expected 0 to 1, found 1.5"),
-        ({"rho": math.nan}, "rho"),
-        ({"mu": -1.0}, "mu must not be negative"),
-        ({"alpha": 2.0}, "alpha .* expected 0 to 1"),
-        ({"geometry": "flat"}, "geometry must be one of truncated, canvas"),
-        ({"attention": "causal"}, "attention must be one of native, full"),
-        ({"budget": 0}, "budget must be at least 1 token, found 0"),
-        ({"view": "left"}, "view must be one of prefix, target_masked, found 'left'"),
-        ({"supervision": "kd"}, "supervision must be one of routed, opd, sft"),
-    ],
-)
-def test_bad_settings(changes, message):
-    with pytest.raises(ForkLeftError, match=message):
-        replace(SETTINGS, **changes)
-
-
 def test_an_objective_that_needs_a_reference_says_so():
     with pytest.raises(ForkLeftError, match=r"question ce-cut \(CE\): sft needs a reference, found none"):
         plan(BATCH[1], replace(SETTINGS, supervision="sft"), (STOP,), seed=0, update=0)

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from checkpoints_on_disk import ROWS, qwen_config, write_checkpoint
+from checkpoints_on_disk import qwen_config, write_checkpoint
 from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 
 from forkleft.errors import ForkLeftError
@@ -9,7 +9,6 @@ from forkleft.students.formats import (
     stock_class,
     stock_config,
     tensor_views,
-    unread_fields,
     with_vocab_size,
 )
 
@@ -67,41 +66,6 @@ def test_what_would_be_computed_otherwise_is_refused(changes, message):
         stock_config(qwen_config("sdar", "SDARForCausalLM", False) | changes)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"block_type": "sequential"}, r"block_type = 'sequential', .*\(expected 'llama'\)"),
-        ({"activation_type": "swiglu"}, "activation_type = 'swiglu'"),
-        ({"layer_norm_type": "default"}, "layer_norm_type = 'default'"),
-        ({"include_qkv_bias": True}, "include_qkv_bias = True"),
-        ({"scale_logits": True}, "scale_logits = True"),
-        ({"alibi": True}, "alibi = True"),
-        ({"rope": None}, "rope = None"),
-        ({"weight_tying": None}, "weight_tying = None"),
-        ({"mlp_hidden_size": None}, "lacks mlp_hidden_size"),
-        ({"d_model": "x"}, "d_model = 'x', expected a whole number above 0"),
-        ({"clip_qkv": 8.0}, "clip_qkv = 8.0"),
-        ({"multi_query_attention": True}, "multi_query_attention = True"),
-        ({"residual_dropout": 0.1}, "residual_dropout = 0.1"),
-    ],
-)
-def test_a_llada_that_is_no_llama_is_refused(tmp_path, changes, message):
-    config = write_checkpoint(tmp_path, "llada").config
-    with pytest.raises(ForkLeftError, match=message):
-        stock_config(config | changes)
-
-
-def test_llada_moe_uses_the_same_name(tmp_path):
-    with pytest.raises(ForkLeftError, match=r"no d_model: it is not a dense LLaDA \(LLaDA-MoE uses the same"):
-        stock_config({"model_type": "llada", "hidden_size": 32, "num_experts": 4})
-
-
-def test_lladas_embedding_may_have_more_rows_than_tokens(tmp_path):
-    config = write_checkpoint(tmp_path, "llada").config
-    assert stock_config(config | {"vocab_size": 268}).vocab_size == ROWS
-    assert stock_config(config | {"embedding_size": None}).vocab_size == ROWS
-
-
 def test_views_share_memory_with_the_parameters():
     """Writing to a view writes to the parameter: that is how tensors are loaded."""
     fused = torch.zeros(2, 6, 4)
@@ -116,52 +80,6 @@ def test_views_share_memory_with_the_parameters():
 def test_only_frequencies_are_passed_over():
     assert is_computed("model.layers.3.self_attn.rotary_emb.inv_freq") and is_computed("model.rotary_emb.inv_freq")
     assert not is_computed("model.layers.3.self_attn.q_proj.weight") and not is_computed("x.rotary_emb.inv_freq")
-
-
-def test_fields_that_nobody_reads(tmp_path):
-    assert unread_fields(qwen_config("edlm", "EfficientDLM", False, dlm_paradigm="x", mask_token_id=3)) == [
-        "dlm_paradigm"
-    ]
-    llada = write_checkpoint(tmp_path, "llada").config
-    ordinary = unread_fields(llada)
-    assert "rope_full_precision" in ordinary and "d_model" not in ordinary and "scale_logits" not in ordinary
-    assert set(unread_fields(llada | {"new_trick": 1})) - set(ordinary) == {"new_trick"}
-    # What Transformers itself writes is known.
-    assert unread_fields(Qwen3Config().to_dict() | {"_model_name_or_path": "x", "unk_token_id": 0}) == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"hidden_size": "x"}, "hidden_size = 'x', expected a whole number above 0"),
-        ({"hidden_size": 32.5}, "hidden_size = 32.5, expected a whole"),
-        ({"hidden_size": True}, "hidden_size = True, expected a whole"),
-        ({"vocab_size": -1}, "vocab_size = -1, expected a whole"),
-        ({"num_attention_heads": 0}, "num_attention_heads = 0, expected a whole"),
-        ({"num_attention_heads": 5, "num_key_value_heads": 5}, "num_attention_heads = 5, expected a divisor of the 32"),
-        ({"num_key_value_heads": 3}, "num_key_value_heads = 3, expected a divisor of the 4 heads"),
-        ({"num_key_value_heads": [2]}, r"num_key_value_heads = \[2\], expected a whole"),
-        ({"head_dim": 7}, "head_dim = 7, expected an even number"),
-        ({"hidden_act": "foo"}, "hidden_act = 'foo', expected the name of an activation"),
-        ({"hidden_act": ["silu"]}, r"hidden_act = \['silu'\], expected the name"),
-        ({"rms_norm_eps": "small"}, "rms_norm_eps = 'small', expected a number above 0"),
-        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings = 'yes', expected true or false"),
-        ({"pad_token_id": 320}, "pad_token_id = 320, expected one of the 320"),
-        ({"eos_token_id": [1, "x"]}, r"eos_token_id = \[1, 'x'\], expected a token id or a list"),
-        ({"layer_types": 5}, "layer_types = 5, expected a list of names"),
-        ({"layer_types": [5]}, r"layer_types = \[5\], expected a list of names"),
-        ({"rope_scaling": "yarn"}, "rope_scaling = 'yarn', expected an object or null"),
-        ({"rope_scaling": {"type": "yarn"}}, "rotary embeddings of type 'yarn' without factor"),
-        ({"rope_scaling": {"type": "linear", "factor": "x"}}, "factor = 'x', expected a number above 0"),
-        ({"rope_scaling": {"type": ["yarn"]}}, r"rotary embeddings of type \['yarn'\]"),
-        ({"rope_theta": "x"}, "rope_theta = 'x', expected a number above 0"),
-        ({"model_type": ["sdar"]}, r"model_type \['sdar'\] has no stock class"),
-    ],
-)
-def test_senseless_values(changes, message):
-    with pytest.raises(ForkLeftError, match=message) as error:
-        stock_config(qwen_config("sdar", "SDARForCausalLM", False) | changes)
-    assert str(error.value).startswith("config.json") or "model_type" in changes
 
 
 def test_only_old_llamas_may_omit_rope_theta():
