@@ -8,6 +8,7 @@ model is written to the output folder itself.
 import json
 import logging
 import shutil
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -64,11 +65,13 @@ class SavingTrainer(UploadingTrainer):
     model: torch.nn.Module
 
     @property
+    @abstractmethod
     def _decisive(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """All that decides what the run learns."""
 
+    @abstractmethod
     def _write_final(self, folder: Path) -> None:
-        raise NotImplementedError
+        """Write the model that the run ends with."""
 
     def __init__(self, *arguments: Any, folder: RunFolder | None = None, **settings: Any) -> None:
         """folder: the output folder, if the caller already holds it. The other arguments are those of Transformers."""
