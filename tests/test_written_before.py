@@ -1,4 +1,4 @@
-"""Files in `written_before/`, which an earlier version wrote, are read and gone on with.
+"""Files in `written_before/`, which an earlier version wrote, are read and continued.
 
 Their weights are not kept: what is small enough for a repository is a run's text files, evaluations, and a study.
 """

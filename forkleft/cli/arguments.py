@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 Commands = argparse._SubParsersAction
 # If unpacking a GGUF file takes longer than this, a line says so.
 _LONG_SECONDS = 5.0
+# Not from `rollout/orders.py`, which loads PyTorch; a test compares them.
+ORDERS = ("confidence", "high_entropy", "low_entropy", "left_to_right", "random")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 

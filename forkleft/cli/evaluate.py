@@ -25,7 +25,7 @@ def add(commands: Commands) -> None:
     help_text = "gsm8k, mmlu, lab-chain-4 …, or a YAML file that describes your own"
     evaluate.add_argument("--benchmark", nargs="+", action="extend", metavar="NAME", help=help_text)
     evaluate.add_argument(
-        "--output", type=Path, metavar="FOLDER", help="for the results; what is there is gone on with"
+        "--output", type=Path, metavar="FOLDER", help="for the results; an evaluation that stopped there goes on"
     )
     help_text = "the questions: a file, a folder, or owner/name on the hub (default: $FORKLEFT_DATA, then the hub)"
     evaluate.add_argument("--data", metavar="SOURCE", help=help_text)

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from forkleft.cli.arguments import (
+    ORDERS,
     Commands,
     add_command,
     hide_loading_bars,
@@ -25,8 +26,7 @@ def add(commands: Commands) -> None:
     generate.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="response budget (default 256)")
     help_text = "for watching: show every pass so long (default 0.2, if no number follows)"
     generate.add_argument("--slow", type=float, nargs="?", default=0.0, const=0.2, metavar="SECONDS", help=help_text)
-    orders = ("confidence", "high_entropy", "low_entropy", "left_to_right", "random")
-    generate.add_argument("--order", choices=orders, help="default confidence, or the family's native one")
+    generate.add_argument("--order", choices=ORDERS, help="default confidence, or the family's native one")
     sampler_arguments(generate)
 
 

@@ -145,8 +145,8 @@ def train_student(recipe: Pretraining, family: str) -> Student:
     hidden = keyed_generator(recipe.seed, "denoising")
 
     def denoising(stream: Iterator[Question]) -> torch.Tensor:
-        examples = [Sample(*encode(next(stream), tokenizer)) for _ in range(recipe.batch)]
-        return denoising_loss(student, examples, budget=MAX_NEW_TOKENS, generator=hidden)
+        samples = [Sample(*encode(next(stream), tokenizer)) for _ in range(recipe.batch)]
+        return denoising_loss(student, samples, budget=MAX_NEW_TOKENS, generator=hidden)
 
     _train(model, recipe, recipe.steps, stream, denoising)
     return student
@@ -230,8 +230,8 @@ def main(arguments: list[str] | None = None) -> None:
     if options.role == "teacher":
         trained = LabModel(*train_teacher(recipe), card)
     else:
-        one = train_student(recipe, options.family)
-        trained = LabModel(one.model, one.text_tokenizer, card)
+        taught = train_student(recipe, options.family)
+        trained = LabModel(taught.model, taught.text_tokenizer, card)
     accuracy = {set_name: tally_of(measure(trained, lab_set(set_name))) for set_name in HELD_OUT_SETS}
     save_model(options.output, replace(trained, card=replace(card, accuracy=accuracy)))
     print(f"{name}: " + ", ".join(f"{key} {tally.accuracy:.1%}" for key, tally in accuracy.items()))

@@ -119,6 +119,10 @@ class Lesson:
             return None
         return Reading(f"{self.name}, reference", self.prompt, self.reference, self.reference_selected)
 
+    def reference_is_cut(self, stop_ids: Sequence[int]) -> bool:
+        """Whether there is a reference that does not end with a stop id, because it was too long."""
+        return bool(self.reference and self.reference[-1] not in stop_ids)
+
     @property
     def taught(self) -> tuple[Sequence[int], list[int]] | None:
         """The continuation, and the positions in it, where t_i is needed; None if no teacher is needed."""

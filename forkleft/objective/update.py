@@ -270,7 +270,7 @@ def _unread(lesson: Lesson, stop_ids: Sequence[int]) -> Outcome:
         tokens=len(lesson.response),
         stopped=stopped,
         empty=stopped and lesson.text is not None and not lesson.text.strip(),
-        reference_cut=bool(lesson.reference and lesson.reference[-1] not in stop_ids),
+        reference_cut=lesson.reference_is_cut(stop_ids),
     )
 
 

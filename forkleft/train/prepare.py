@@ -102,19 +102,20 @@ def with_ids(student: Student, teacher: Teacher, examples: Sequence[Example], co
 
 def reference_ids(student: Student, text: str, budget: int, *, stops: bool = True) -> Sequence[int]:
     """The ids of a reference, with the student's stop id at its end unless `stops` is False, cut to the budget."""
-    ids = student.text_tokenizer.encode(text, add_special_tokens=False)
-    if stops:
-        ids.append(next(i for i in student.vocabulary.stop_ids if i in student.vocabulary.valid))
-    return array("i", ids[:budget])
+    return _cut(student, student.text_tokenizer.encode(text, add_special_tokens=False), budget, stops=stops)
 
 
 def _checked_reference(student: Student, example: Example, budget: int) -> Sequence[int] | None:
     if example.reference is None:
         return None
-    tokenizer, vocabulary = student.text_tokenizer, student.vocabulary
+    ids = student.text_tokenizer.encode(example.reference, add_special_tokens=False)
     what = f"question {example.id}: the reference"
-    whole = tokenizer.encode(example.reference, add_special_tokens=False)
-    vocabulary.check(whole, what, tokenizer)
-    if set(whole) & set(vocabulary.stop_ids):
+    student.vocabulary.check(ids, what, student.text_tokenizer)
+    if set(ids) & set(student.vocabulary.stop_ids):
         raise ForkLeftError(f"{what} holds a stop token, which belongs at its end alone and is added there; remove it")
-    return reference_ids(student, example.reference, budget)
+    return _cut(student, ids, budget, stops=True)
+
+
+def _cut(student: Student, ids: list[int], budget: int, *, stops: bool) -> Sequence[int]:
+    end = [next(i for i in student.vocabulary.stop_ids if i in student.vocabulary.valid)] if stops else []
+    return array("i", [*ids, *end][:budget])

@@ -63,7 +63,7 @@ def _question(student: Student, collected: Collected, k: int) -> dict[str, Any]:
         "teacher_answer": answer.text,
         "teacher_stopped": answer.stopped,
         "reference": None if reference is None else tokenizer.decode(list(reference)),
-        "reference_cut": bool(reference and reference[-1] not in student.vocabulary.stop_ids),
+        "reference_cut": lesson.reference_is_cut(student.vocabulary.stop_ids),
         "tokens": [tokenizer.decode([i]) for i in trajectory.tokens],
         "commit_pass": trajectory.commit_pass,
         "entropy": trajectory.entropy,

@@ -1,7 +1,9 @@
 import pytest
 from commands import run
 
+from forkleft.cli import arguments
 from forkleft.cli.main import main
+from forkleft.rollout.orders import ORDERS
 
 
 def test_a_device_that_is_not_there(capsys):
@@ -43,3 +45,7 @@ def test_a_gguf_file_is_unpacked_without_a_bar(capsys, monkeypatch):
     monkeypatch.setattr(arguments, "_LONG_SECONDS", -1.0)
     assert list(modeling_gguf_pytorch_utils.tqdm([1, 2, 3], desc="Converting")) == [1, 2, 3]
     assert capsys.readouterr().err == "unpacking the tensors of the GGUF file: 0 of 3 done\n"
+
+
+def test_the_orders_of_the_command_line_are_those_of_the_rollout():
+    assert set(arguments.ORDERS) == set(ORDERS)

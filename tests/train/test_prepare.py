@@ -1,6 +1,6 @@
 import pytest
 from tiny import STOP
-from trainer_runs import ROWS, make_trainer
+from trainer_runs import make_trainer
 
 from forkleft import prompts
 from forkleft.errors import ForkLeftError
@@ -49,4 +49,3 @@ def test_questions_that_cannot_be_asked_are_named(trainer):
     trainer.args.long_prompts = "skip"
     with pytest.raises(ForkLeftError, match="no question of 1 can be asked"):
         with_ids(trainer.student, trainer.teacher, [long], trainer.args)
-    assert len(ROWS) == len(trainer.train_dataset)
