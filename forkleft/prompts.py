@@ -55,7 +55,7 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) 
         raise ForkLeftError(
             f"the tokenizer {tokenizer.name_or_path!r} has no chat template; take an instruction-tuned one of the "
             "same family, give it a template (--chat-template, in a recipe chat_template), or let `forkleft generate` "
-            "take prompts as they are (--plain)"
+            "and `forkleft play` take prompts as they are (--plain)"
         )
     try:
         # Templates without a thinking mode ignore the switch.

@@ -7,6 +7,8 @@ from exact import float64_throughout
 
 float64_throughout()
 
+pytest_plugins = ["browser"]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():

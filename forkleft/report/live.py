@@ -74,39 +74,41 @@ def coloured(student: Student, ids: Sequence[int], entropies: Sequence[float], m
 
     marked: positions that are shown in reverse.
     """
+    mask_id, stop_ids = student.vocabulary.mask_id, student.vocabulary.stop_ids
+    end = next((place for place, i in enumerate(ids) if i in stop_ids), len(ids))
     text = Text()
-    for piece, entropy, places in _pieces(student, ids, entropies):
-        style = "dim" if entropy is None else next(style for end, style in SHADES if entropy < end)
-        text.append(piece, style=f"{style} reverse" if not places.isdisjoint(marked) else style)
+    for piece, places in pieces(student, ids[:end]):
+        if ids[places[0]] == mask_id:
+            text.append(_MASK, style="dim")
+            continue
+        # A piece is as uncertain as the worst of its tokens.
+        entropy = max(entropies[place] for place in places)
+        style = next(style for end, style in SHADES if entropy < end)
+        text.append(piece, style=style if set(places).isdisjoint(marked) else f"{style} reverse")
     return text
 
 
-def _pieces(
-    student: Student, ids: Sequence[int], entropies: Sequence[float]
-) -> Iterator[tuple[str, float | None, set[int]]]:
-    """Pieces of text, each with the largest entropy of its tokens (None for a mask) and the positions of these tokens.
+def pieces(student: Student, ids: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
+    """Pieces of text, each with the positions of its tokens. A mask is a piece without text; so are special tokens.
 
     A character may take several tokens, and the text of a token may depend on those before it. So each piece is what a
-    run of tokens adds to the text of all tokens before it.
+    run of tokens adds to the text of all tokens before it. Tokens whose character is not complete give no piece.
     """
     run: list[int] = []
-    said, worst = "", 0.0
-    places: set[int] = set()
-    for place, (i, entropy) in enumerate(zip(ids, entropies, strict=True)):
-        if i in student.vocabulary.stop_ids:
-            break
+    places: list[int] = []
+    said = ""
+    for place, i in enumerate(ids):
         if i == student.vocabulary.mask_id:
-            yield _MASK, None, set()
+            yield "", [place]
             # Behind a mask the text begins anew.
-            run, said, worst, places = [], "", 0.0, set()
+            run, places, said = [], [], ""
             continue
         run.append(i)
-        places.add(place)
-        worst = max(worst, entropy)
+        places.append(place)
         whole = str(student.text_tokenizer.decode(run, skip_special_tokens=True))
         if not whole.endswith(_TORN):
-            yield whole[len(said) :], worst, places
-            said, worst, places = whole, 0.0, set()
+            yield whole[len(said) :], places
+            said, places = whole, []
             if whole.endswith("\n"):
                 # Lines do not depend on each other, and short runs are decoded quickly.
                 run, said = [], ""

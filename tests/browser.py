@@ -1,0 +1,46 @@
+"""A headless Chromium that is installed on this machine; nothing is downloaded."""
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+
+def _absent(reason: str) -> None:
+    if os.environ.get("FORKLEFT_NO_SKIPS") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+# Not for the whole session: while it is there, no test in this thread can run an event loop.
+@pytest.fixture(scope="module")
+def chromium() -> Iterator:
+    """The browser. Skips, or fails if nothing may be skipped, where there is none."""
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        _absent("there is no chromium on the path; install it (Debian: apt-get install chromium)")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ModuleNotFoundError:
+        _absent("playwright is not installed; it is in the extra dev")
+    with sync_playwright() as playwright:
+        # A container has no user namespaces for the sandbox; the pages are our own.
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def chromium_page(chromium) -> Iterator:
+    """A fresh page, 1280 pixels wide. The test fails if a script on it did, or its policy was violated."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    yield page
+    context.close()
+    # The browser also notes every reply that refuses something, which tests ask for.
+    problems = [problem for problem in problems if not problem.startswith("Failed to load resource")]
+    assert not problems, problems
