@@ -2,11 +2,11 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -50,6 +50,7 @@ class Meter:
         self.console, self.name, self.total, self.done = console, name, total, done
         self._shown, self._draw, self._clock = shown, bar and console.is_terminal, clock
         self._figures, self._phase, self._slow = "", "", False
+        self._panel: RenderableType | None = None
         self._before, self._at_ends = done, at_ends
         # The start; the time span that the estimate uses; when the step and its phase began.
         self._begun = self._counted_from = self._counted_to = self._step_at = self._phase_at = clock()
@@ -102,9 +103,17 @@ class Meter:
         """Set the seconds left, if the caller knows better than the mean of the steps so far."""
         self._end_at = self._clock() + left
 
-    def tell(self, figures: str) -> None:
-        """Show figures; without a terminal, only if some time has passed since the last line."""
-        self._figures = figures
+    @property
+    def drawn(self) -> bool:
+        """Whether somebody sees a bar that moves."""
+        return self._shown and self._draw
+
+    def tell(self, figures: str, panel: RenderableType | None = None) -> None:
+        """Show figures; without a terminal, only if some time has passed since the last line.
+
+        panel: in a terminal, what to draw in place of the figures.
+        """
+        self._figures, self._panel = figures, panel
         if (self._at_ends and self.done == self.total) or self._clock() - self._said_at > _PLAIN_SECONDS:
             self._say(f"{self.name} {self.done} of {self.total}", figures)
 
@@ -132,16 +141,25 @@ class Meter:
         return left if left > 0 else None
 
     def picture(self) -> Group:
-        """A line for the time, which fits 80 columns, and a line for the figures."""
-        row = [self.name, f"{self.done}/{self.total}", *self._times(), *self._phases()]
-        rest = sum(map(len, row)) + 2 * len(row)
-        width = max(_NARROWEST_BAR, min(_WIDEST_BAR, self.console.width - rest))
+        """A line for the time, which fits 80 columns, or two in a narrow terminal; and the figures or the panel."""
+        row, times = [self.name, f"{self.done}/{self.total}"], [*self._times(), *self._phases()]
+        room = self.console.width - _width([*row, *times])
+        parts: list[RenderableType] = []
+        if room < _NARROWEST_BAR:
+            parts.append(Text("  ".join(times), no_wrap=True, overflow="ellipsis"))
+            room = self.console.width - _width(row)
+        else:
+            row += times
+        width = max(_NARROWEST_BAR, min(_WIDEST_BAR, room))
         line = Table.grid(padding=(0, 2, 0, 0))
         for _ in range(len(row) + 1):
             line.add_column(no_wrap=True)
         line.add_row(row[0], ProgressBar(self.total, self.done, width=width, **_BAR), *row[1:])
-        figures = Text(self._figures, no_wrap=True, overflow="ellipsis")
-        return Group(line, figures) if self._figures else Group(line)
+        if self._panel is not None:
+            parts.append(self._panel)
+        elif self._figures:
+            parts.append(Text(self._figures, no_wrap=True, overflow="ellipsis"))
+        return Group(line, *parts)
 
     def _times(self) -> Iterator[str]:
         if (left := self.left()) is not None:
@@ -170,6 +188,11 @@ class Meter:
             self._said_at = self._clock()
             parts = [words[0], ", ".join(self._times()), *words[1:]]
             self.console.print("  ".join(filter(None, parts)), highlight=False, soft_wrap=True)
+
+
+def _width(words: Sequence[str]) -> int:
+    """The columns that words take, with two spaces behind each."""
+    return sum(len(word) + 2 for word in words)
 
 
 def clock_time(seconds: float) -> str:

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from forkleft import progress
 from forkleft.progress import Meter, clock_time
@@ -53,9 +54,31 @@ def test_eighty_columns_hold_the_time_left_the_phase_and_the_figures():
 
 def test_the_bar_is_as_long_as_there_is_room_for():
     lengths = [
-        drawn(Meter(terminal(width), "update", 10, done=10, clock=Now()))[0].count("━") for width in (30, 40, 200)
+        drawn(Meter(terminal(width), "update", 10, done=10, clock=Now()))[0].count("━") for width in (36, 40, 200)
     ]
     assert lengths[0] < lengths[1] < lengths[2] == 20
+
+
+def test_a_narrow_terminal_has_the_time_on_a_line_of_its_own():
+    now = Now()
+    meter = Meter(terminal(40), "update", 12000, clock=now)
+    now.seconds = 300_000.0
+    meter.move(6000)
+    meter.phase("rollout")
+    now.seconds += 4.0
+    first, second = drawn(meter)
+    assert first.startswith("update  ━━") and first.endswith("6000/12000")
+    assert second == "83:19:56 left  83:20:04 gone  rollout 4…"
+
+
+def test_a_panel_takes_the_place_of_the_figures_in_a_terminal():
+    meter = Meter(terminal(), "update", 10, clock=Now())
+    meter.tell(FIGURES, Text("one\ntwo"))
+    assert drawn(meter)[1:] == ["one", "two"] and meter.drawn
+    log = Meter(plain(), "update", 10, at_ends=True, clock=Now())
+    log.tell(FIGURES, Text("one\ntwo"))
+    assert log.console.file.getvalue().endswith(f"{FIGURES}\n") and not log.drawn
+    assert not Meter(terminal(), "update", 10, shown=False).drawn
 
 
 def test_the_time_left_is_the_mean_of_all_steps_times_those_to_come():

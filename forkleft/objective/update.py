@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from forkleft.errors import ForkLeftError
+from forkleft.objective.forks import WatchFork, fork_of
 from forkleft.objective.head import HeadRows, TeacherRows, head_rows
 from forkleft.objective.losses import contrast, mixture, qualifying_pairs, ranking_loss, selected_mean
 from forkleft.objective.readouts import View, all_mask_hidden, prefix_hidden, target_masked_hidden
@@ -71,11 +72,13 @@ def update_loss(
     *,
     batch_size: int,
     teacher_weight_VE: torch.Tensor | None = None,
+    watch: WatchFork | None = None,
 ) -> tuple[torch.Tensor, list[Outcome]]:
     """L(θ) = (1/|B|) Σ over retained questions of [content + λ·rank] (paper eq. `total`); the outcome of each lesson.
 
     batch_size: |B|, the questions of the whole update, over all processes and accumulation steps, excluded ones
-    included. teacher_weight_VE: the teacher's output head, for lessons that are taught.
+    included. teacher_weight_VE: the teacher's output head, for lessons that are taught. watch: called with the fork of
+    this batch, if a teacher was asked on a student's response.
 
     If no question is retained here, the loss is 0 with a gradient of zeros, so that this process still takes part with
     the others. The caller, who knows all processes, decides whether there is an update at all. With block attention the
@@ -90,7 +93,8 @@ def update_loss(
     parts = [_parts(lesson, settings) for lesson in kept]
     unique = dict.fromkeys(passage for part in parts for passage in part.values())
     passages = sorted(unique, key=lambda passage: not passage.taught)
-    rows = _head_rows(student, passages, settings, teacher_weight_VE)
+    hidden_SD = _hidden(student, passages, settings)
+    rows = _head_rows(student, passages, hidden_SD, settings, teacher_weight_VE)
     places = dict(zip(passages, _slices([len(passage.targets) for passage in passages]), strict=True))
     mask_entropy_S = _mask_entropy(student, [part["left"] for part in parts], settings)
     mask_places = list(_slices([len(lesson.selected) for lesson in kept]))
@@ -109,6 +113,11 @@ def update_loss(
 
     # Recorded numbers leave the device all at once, not one by one.
     rows, mask_entropy_S = _on_cpu(rows), mask_entropy_S.cpu()
+    if watch is not None and settings.supervision != "mix":
+        asked = [(passage.reading, hidden) for passage in passages if (hidden := passage.teacher_hidden_SE) is not None]
+        if asked and teacher_weight_VE is not None:
+            readings, teacher_KE = [reading for reading, _ in asked], torch.cat([hidden for _, hidden in asked])
+            watch(fork_of(student, readings, rows.entropy_S, hidden_SD, teacher_KE, teacher_weight_VE))
     numbers = zip(kept, parts, mask_places, content_Q.tolist(), rank_Q.tolist(), strict=True)
     outcomes = {lesson: _unread(lesson, student.vocabulary.stop_ids) for lesson in lessons}
     for lesson, part, mask_place, content, rank in numbers:
@@ -165,10 +174,8 @@ def _losses(term: Term, found: dict[str, HeadRows], settings: ObjectiveSettings)
     return mixture(found["taught"].kl_K, found["taught"].nll_S, settings.alpha)
 
 
-def _head_rows(
-    student: Student, passages: list[_Passage], settings: ObjectiveSettings, teacher_weight_VE: torch.Tensor | None
-) -> HeadRows:
-    """One forward for each view that the settings need, and the head once, on all rows in the order of the passages."""
+def _hidden(student: Student, passages: list[_Passage], settings: ObjectiveSettings) -> torch.Tensor:
+    """`hidden_SD` of all rows in the order of the passages: one forward for each view that the settings need."""
     hidden: dict[_Passage, torch.Tensor] = {}
     ties = []
     for view in dict.fromkeys(("prefix", settings.view)):
@@ -182,7 +189,17 @@ def _head_rows(
         # No rows: they connect the loss to this forward even if no passage is read in it.
         ties.append(hidden_SD[:0])
         hidden |= zip(chosen, hidden_SD.split([len(reading.positions) for reading in readings]), strict=True)
+    return torch.cat([*ties, *(hidden[passage] for passage in passages)])
 
+
+def _head_rows(
+    student: Student,
+    passages: list[_Passage],
+    hidden_SD: torch.Tensor,
+    settings: ObjectiveSettings,
+    teacher_weight_VE: torch.Tensor | None,
+) -> HeadRows:
+    """The head once, on all rows."""
     width = None if teacher_weight_VE is None else teacher_weight_VE.shape[1]
     taught = [
         (passage.reading, passage.teacher_hidden_SE) for passage in passages if passage.teacher_hidden_SE is not None
@@ -198,7 +215,7 @@ def _head_rows(
         teacher = TeacherRows(torch.cat([hidden_SE for _, hidden_SE in taught]), teacher_weight_VE)
     vocabulary = student.vocabulary
     rows = head_rows(
-        torch.cat([*ties, *(hidden[passage] for passage in passages)]),
+        hidden_SD,
         student.head_weight,
         torch.tensor([target for passage in passages for target in passage.targets], dtype=torch.long),
         student.excluded_V,

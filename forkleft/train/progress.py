@@ -4,16 +4,22 @@ from typing import Any
 
 from rich.console import Console
 from rich.text import Text
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from forkleft.objective.forks import WatchFork
 from forkleft.progress import Meter
+from forkleft.train.panel import Panel
 
 
 class ProgressLine(TrainerCallback):
-    """Shows a progress bar instead of a page of dictionaries, and every evaluation on its own line."""
+    """Shows a panel or plain lines instead of a page of dictionaries, and every evaluation on its own line.
 
-    def __init__(self, console: Console, *, bar: bool = True) -> None:
+    tokenizer: the student's, for the fork in words. bar: False for plain lines in a terminal, too.
+    """
+
+    def __init__(self, console: Console, tokenizer: PreTrainedTokenizerBase, *, bar: bool = True) -> None:
         self.console, self._bar = console, bar
+        self._panel = Panel(tokenizer)
         self._meter: Meter | None = None
 
     def on_train_begin(
@@ -36,6 +42,11 @@ class ProgressLine(TrainerCallback):
         if self._meter is not None:
             self._meter.phase(name)
 
+    @property
+    def watch_fork(self) -> WatchFork | None:
+        """Takes the forks of updates; None if nobody sees them."""
+        return self._panel.take_fork if self._meter is not None and self._meter.drawn else None
+
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         """Count the update."""
         if self._meter is not None:
@@ -57,6 +68,7 @@ class ProgressLine(TrainerCallback):
         for name in (name for name in metrics if name.endswith("_accuracy")):
             counted = metrics[f"{name.removesuffix('accuracy')}count"]
             questions = name.removesuffix("_accuracy").replace("_", " ")
+            self._panel.take_evaluation(questions, metrics[name], state.global_step)
             self._print(f"update {state.global_step}  {questions}: {metrics[name]:.1%} of {counted} right")
 
     def on_log(
@@ -70,9 +82,11 @@ class ProgressLine(TrainerCallback):
         """Show the newest numbers."""
         if self._meter is None or logs is None or "loss" not in logs:
             return
+        self._panel.take_figures(logs)
         self._meter.tell(
             f"loss {logs['loss']:.3f}  student right {logs['student_accuracy']:.0%}, "
-            f"{logs['taught']} of {logs['questions']} taught by the teacher"
+            f"{logs['taught']} of {logs['questions']} taught by the teacher",
+            self._panel,
         )
 
     def warn(self, text: str) -> None:

@@ -128,7 +128,7 @@ class ForkLeftTrainer(SavingTrainer):
             )
         for printer in (PrinterCallback, ProgressCallback):
             self.remove_callback(printer)
-        self.progress = ProgressLine(Console(), bar=not args.disable_tqdm)
+        self.progress = ProgressLine(Console(), student.text_tokenizer, bar=not args.disable_tqdm)
         self.add_callback(self.progress)
         # The loss is already divided by the questions of the whole update.
         self.loss_is_scaled_for_ga = True
@@ -210,6 +210,7 @@ class ForkLeftTrainer(SavingTrainer):
                     self.collector.settings,
                     batch_size=int(num_items_in_batch),
                     teacher_weight_VE=self.teacher.head_weight,
+                    watch=self.progress.watch_fork,
                 )
             )
         self._outcomes += outcomes

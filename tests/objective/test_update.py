@@ -372,3 +372,31 @@ def test_a_loss_that_is_not_finite_stops(monkeypatch):
 def test_an_objective_that_needs_a_reference_says_so():
     with pytest.raises(ForkLeftError, match=r"question ce-cut \(CE\): sft needs a reference, found none"):
         plan(BATCH[1], replace(SETTINGS, supervision="sft"), (STOP,), seed=0, update=0)
+
+
+@pytest.mark.parametrize("view", ["prefix", "target_masked"])
+def test_the_fork_is_told_without_changing_the_update(view):
+    student, teacher = tiny_student(FAMILIES[0], dtype=torch.float64), tiny_teacher()
+    settings = replace(SETTINGS, view=view)
+    forks = []
+    loss, records = fast_update(student, BATCH, teacher, settings, watch=forks.append)
+    unwatched, same = fast_update(student, BATCH, teacher, settings)
+    assert (loss.item(), records) == (unwatched.item(), same)
+    (fork,) = forks
+    (question,) = (question for question in BATCH if fork.question == f"{question.id} (LEFTOPD)")
+    (record,) = (record for record in records if record.id == question.id)
+    assert fork.position in record.positions and fork.written == question.response[fork.position]
+    if view == "prefix":
+        taught = [entropy for record in records if record.kl for entropy in record.left_entropy]
+        k = record.positions.index(fork.position)
+        assert record.left_entropy[k] == max(taught)
+        assert fork.student[0][1] == pytest.approx(math.exp(record.confidence[k]), abs=1e-6)
+
+
+def test_no_fork_is_told_where_no_teacher_was_asked_on_a_response():
+    student, teacher = tiny_student(FAMILIES[0], dtype=torch.float64), tiny_teacher()
+    forks = []
+    fast_update(student, ROUTED["CE"], teacher, watch=forks.append)
+    referenced = [question for question in BATCH if question.reference is not None]
+    fast_update(student, referenced, teacher, replace(SETTINGS, supervision="mix"), watch=forks.append)
+    assert forks == []

@@ -2,11 +2,15 @@ import io
 
 import pytest
 from rich.console import Console
+from tiny import tiny_tokenizer
 from transformers import TrainerControl, TrainerState
 
+from forkleft.objective.forks import Fork
 from forkleft.train.progress import ProgressLine
 
-LOGS = {"loss": 0.25, "student_accuracy": 0.484, "questions": 48, "taught": 25}
+LOGS = {"loss": 0.25, "student_accuracy": 0.484, "teacher_accuracy": 1.0, "questions": 48, "taught": 25}
+LOGS |= {"route_ce": 23, "route_leftopd": 25, "route_gold": 0, "route_exclude": 0, "tokens_per_second": 900.0}
+FORK = Fork("q", 13, (1,), written=3, student=((7, 0.41), (3, 0.38)), teacher=(7, 0.99))
 FIGURES = "loss 0.250  student right 48%, 25 of 48 taught by the teacher"
 
 
@@ -20,9 +24,14 @@ def plain():
 
 @pytest.mark.parametrize("console", [terminal(), plain()], ids=["terminal", "log"])
 def test_the_line_tells_where_training_is(console):
-    line = ProgressLine(console)
+    line = ProgressLine(console, tiny_tokenizer())
+    assert line.watch_fork is None
     state = TrainerState(max_steps=3, is_world_process_zero=True)
     line.on_train_begin(None, state, TrainerControl())
+    # Nobody computes a fork that nobody sees.
+    assert (line.watch_fork is not None) == console.is_terminal
+    if line.watch_fork is not None:
+        line.watch_fork(FORK)
     for step in (1, 2, 3):
         state.global_step = step
         line.on_step_end(None, state, TrainerControl())
@@ -30,13 +39,14 @@ def test_the_line_tells_where_training_is(console):
         line.on_log(None, state, TrainerControl(), logs={"train_runtime": 1.0})
     line.on_train_end(None, state, TrainerControl())
     text = console.file.getvalue()
-    assert FIGURES in text
+    assert (FIGURES in text) != console.is_terminal
+    assert ("25 teacher only" in text and "torn between 7 (41%) and 3 (38%)" in text) == console.is_terminal
     assert ("3/3" in text) if console.is_terminal else ("update 1 of 3" in text and "update 3 of 3" in text)
 
 
 def test_every_evaluation_has_a_line():
     console = Console(file=io.StringIO(), width=20)
-    line = ProgressLine(console)
+    line = ProgressLine(console, tiny_tokenizer())
     state = TrainerState(max_steps=3, global_step=2, is_world_process_zero=True)
     metrics = {"eval_chains_accuracy": 0.525, "eval_chains_count": 40}
     line.on_evaluate(None, state, TrainerControl(), metrics=metrics)
