@@ -1,6 +1,10 @@
 import json
+import re
 
 import pytest
+from documents import ROOT
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from trainer_runs import ROWS, make_trainer
 
 from forkleft.errors import ForkLeftError
 from forkleft.objective.routes import Route
@@ -62,3 +66,29 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path):
     file.path.mkdir()
     with pytest.raises(ForkLeftError, match=r"cannot write to .*metrics.jsonl: Is a directory; make room"):
         file.write({"step": 1})
+
+
+def test_a_tracker_gets_the_figures_under_the_names_that_the_documents_give(tmp_path, monkeypatch):
+    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
+    settings = {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 1, "trace_steps": 1}
+    trainer = make_trainer(
+        tmp_path, report_to="tensorboard", trainer={"eval_dataset": {"held": ROWS[:2], "out": ROWS[2:4]}}, **settings
+    )
+    trainer.train()
+    (events,) = (tmp_path / "runs").rglob("events.out.tfevents*")
+    found = EventAccumulator(str(events)).Reload()
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    figures = [row for row in rows if "warning" not in row]
+    names = set()
+    for row in figures:
+        step = row.pop("step")
+        for name, value in row.items():
+            tag = f"eval/{name.removeprefix('eval_')}" if name.startswith("eval_") else f"train/{name}"
+            # Event files hold float32.
+            assert value == pytest.approx(next(e.value for e in found.Scalars(tag) if e.step == step), rel=1e-6), name
+            names.add(re.sub("^eval_(held|out)_", "eval_", name))
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"\| name \| what it is \|\n(.*?)\n\n", page, flags=re.DOTALL)
+    documented = {name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    # A random student may never stop, and then has no KL at EOS.
+    assert names | {"eos_kl"} == documented
