@@ -3,7 +3,7 @@
 const byId = (id) => document.getElementById(id);
 const form = byId("form");
 const ORDER_WORDS = {
-  "": "the decoding’s own",
+  "": "decoding’s own",
   confidence: "confidence: surest first",
   high_entropy: "high_entropy: most uncertain first, as in training",
   low_entropy: "low_entropy: least uncertain first",
