@@ -238,7 +238,7 @@ class _Guard:
         refusal: str | None = None
         if not self._is_known(host):
             refusal = f"this playground does not answer to the name {host!r:.80}; open the address that it printed"
-        elif origin is not None and urlsplit(origin).netloc != host:
+        elif origin is not None and origin not in (f"http://{host}", f"https://{host}"):
             refusal = f"a page of {origin!r:.80} may not use this playground"
         if refusal is None:
             await self._app(scope, receive, with_headers)

@@ -85,7 +85,9 @@ def test_bound_to_all_addresses_it_answers_to_addresses_and_to_the_machines_name
         assert client.get("/", headers={"host": "evil.example"}).status_code == 403
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:9999", "http://localhost:8642"])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:9999", "http://localhost:8642", "http://["]
+)
 def test_pages_from_elsewhere_may_not_ask(client, origin):
     reply = client.post("/write", json=SETTINGS, headers={"origin": origin})
     assert reply.status_code == 403 and "may not use this playground" in reply.json()["error"]
