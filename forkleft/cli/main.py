@@ -21,6 +21,7 @@ from forkleft.cli import (
     merge,
     paper,
     probe,
+    report,
     study,
     train,
 )
@@ -37,6 +38,7 @@ _COMMANDS = (
     merge,
     evaluate,
     compare,
+    report,
     probe,
     paper,
     lm_eval,
