@@ -151,6 +151,7 @@ function show(index) {
   state.pinned = state.hover = null;
   $("question").value = String(index);
   $("prompt").textContent = state.trace.prompt;
+  $("lab-note").hidden = data.runs[data.traces[index].run].verifier !== "lab";
   $("pass").max = String(state.frames.length);
   const found = matching();
   $("previous").disabled = found.indexOf(index) <= 0;
@@ -271,6 +272,12 @@ function odds(title, classes, flat, written) {
   return box;
 }
 
+// What D says at a supervised position. It is never below 0: where the left makes the student less sure, it says nothing.
+function dOf(trace, k) {
+  const told = `its entropy is ${number(trace.mask_entropy[k])} with all blank, ${number(trace.left_entropy[k])} with the left`;
+  return trace.contrast[k] > 0 ? `nats that the left tells the student: ${told}` : `the left does not make the student surer: ${told}`;
+}
+
 function drawDetail(at) {
   const { trace, place } = state;
   const box = $("detail");
@@ -303,7 +310,7 @@ function drawDetail(at) {
   const figures = make("div", "figures");
   const figure = (name, value, meaning) => figures.append(make("span", "", name), make("b", "", value), make("span", "", meaning));
   if (trace.kl) figure("KL", number(trace.kl[k]), "nats between the two; training makes it smaller");
-  if (trace.contrast) figure("D", number(trace.contrast[k]), `nats that the left tells: ${number(trace.mask_entropy[k])} without it, ${number(trace.left_entropy[k])} with it`);
+  if (trace.contrast) figure("D", number(trace.contrast[k]), dOf(trace, k));
   if (trace.left_confidence) figure("Confidence", percent(trace.left_confidence[k]), "the student’s best guess here; the larger D is, the lower it should rank");
   if (!trace.contrast) figures.append(make("span", "", "This trace is of a version that did not keep KL, D and confidence."));
   parts.push(figures);
@@ -342,11 +349,9 @@ function walkSteps() {
   const teacher = trace.teacher_alternatives[k];
   const forkFrame = state.frames.findIndex((frame) => frame.at.includes(fork)) + 1;
   const others = position === fork ? "" : ` This is another place than the fork: where to teach is drawn at random.`;
-  const first = state.frames.findIndex((frame) => frame.block === state.frames[forkFrame - 1].block);
-  const early = forkFrame - 1 === first ? "before anything around it is there" : "while most around it is still blank";
   return [
     [() => { pin(null); goTo(0); }, `The student gets a question, and ${trace.length} blanks. It may fill them in any order.`],
-    [() => { pin(null); goTo(forkFrame); }, `Face the fork first: at ${quoted(trace.tokens[fork])} it was most torn, with ${percent(trace.confidence[fork])} for its best guess. In training it has to decide that early, ${early}. Confident-first writing would put it off until its own words left no choice.`],
+    [() => { pin(null); goTo(forkFrame); }, `Face the fork first: at ${quoted(trace.tokens[fork])} it was most torn, with ${percent(trace.confidence[fork])} for its best guess. In training it must decide that early, while what comes after it is still blank. Written confident-first, it would be put off until the student’s own later words left little choice.`],
     [() => { pin(null); goTo(state.frames.length); }, `The rest was written around that choice. The answer ${quoted(trace.student_extracted ?? "")} is wrong; the right one is ${quoted(trace.expected ?? "")}. The teacher, asked on its own, answers ${quoted(trace.teacher_extracted ?? "")}. So on this question the teacher teaches.`],
     [() => pin(position), `Teach on the left: look at ${quoted(trace.tokens[position])}, position ${position + 1}. What is right of it fades, because the teacher cannot see it, so the student may not either. Same question, same left: any difference is what the student does not know yet.${others}`],
     [() => pin(position), `There the student says ${quoted(student[0])} with ${percent(student[1])}; the teacher says ${quoted(teacher[0])} with ${percent(teacher[1])}. Training moves the student’s odds towards the teacher’s. It never replaces a word: the student goes on from its own.`],
@@ -455,6 +460,8 @@ function startOrders() {
   if (!orders.rows.length) return;
   $("orders").hidden = false;
   orders.rows.forEach((group, k) => $("shown").append(option(k, group.label)));
+  // The first to be seen is one that was learned, if there is one; all others are in the list.
+  $("shown").value = String(Math.max(0, orders.rows.findIndex((group) => group.learned)));
   $("shown").addEventListener("change", drawOrders);
   $("orders-pass").addEventListener("input", (event) => { stopOrders(); showOrders(Number(event.target.value)); });
   $("orders-play").addEventListener("click", playOrders);

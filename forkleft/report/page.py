@@ -24,6 +24,8 @@ from forkleft.report.gather import TRACES, Gathered, Run, gather
 from forkleft.report.viewer import FORK, good_example
 
 REPORT = "report.html"
+# How a list marks a question that the student has learned to answer.
+LEARNED = "✗→✓"
 # Characters of a question in a list.
 _LABEL = 60
 _SECTIONS = {
@@ -64,6 +66,7 @@ def page(found: Gathered) -> str:
             {
                 "name": run.name,
                 "order": run.options.get("rollout_order", "high_entropy"),
+                "verifier": run.options.get("verifier", ""),
                 "routed": run.options.get("supervision", "routed") == "routed",
             }
             for run in found.runs
@@ -73,7 +76,10 @@ def page(found: Gathered) -> str:
             for number, trace in traces
         ],
         "example": good_example([trace for _, trace in traces]),
-        "showcase": [{"label": label, "block": f"showcase-{k}"} for k, (label, _) in enumerate(shown)],
+        "showcase": [
+            {"label": label, "block": f"showcase-{k}", "learned": LEARNED in label}
+            for k, (label, _) in enumerate(shown)
+        ],
     }
     blocks = {"page-data": index}
     # A block for each: only the one that is looked at is ever parsed.
@@ -135,5 +141,13 @@ def _showcase(runs: Sequence[Run]) -> list[tuple[str, list[Any]]]:
         for row in run.showcase:
             groups.setdefault((run.name, row["id"] or ""), []).append(row)
     return [
-        (f"{name}: {_label(rows[0])}" if len(runs) > 1 else _label(rows[0]), rows) for (name, _), rows in groups.items()
+        (f"{name}: {_change(rows)}{_label(rows[0])}" if len(runs) > 1 else f"{_change(rows)}{_label(rows[0])}", rows)
+        for (name, _), rows in groups.items()
     ]
+
+
+def _change(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Whether the student was right before and after, as it writes in use: `✗→✓ `."""
+    in_use = sorted((row for row in rows if row["order"] == "confidence"), key=lambda row: row["step"])
+    marks = ["✓" if row["student_right"] else "✗" for row in in_use]
+    return f"{marks[0]}→{marks[-1]} " if len(marks) > 1 else ""

@@ -1,5 +1,6 @@
 """Traces as the fork viewer of a report needs them: rounded, cut to what is shown, and checked."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,8 @@ def compact(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _supervised(row: Mapping[str, Any]) -> dict[str, Any]:
     positions = row.get("positions") or []
+    if any(not 0 <= position < len(row["tokens"]) for position in positions):
+        raise ValueError("positions outside the response")
     kept = [k for k, position in enumerate(positions) if position < LONGEST]
     shown: dict[str, Any] = {"positions": [positions[k] for k in kept]}
     for name in _PER_POSITION:
@@ -56,6 +59,8 @@ def _flat(alternatives: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def _rounded(values: Sequence[float]) -> list[float]:
+    if not all(math.isfinite(value) for value in values):
+        raise ValueError("JSON has no such numbers")
     return [round(float(value), 3) for value in values]
 
 
