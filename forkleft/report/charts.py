@@ -51,7 +51,8 @@ def line_chart(title: str, series: Sequence[Series], *, unit: str = "", zero: bo
     parts = [frame.axes()]
     for one in drawn:
         xs, ys = [x for x, _ in one.points], [y for _, y in one.points]
-        style = f"line c{_colour(one.colour)} d{_colour(one.colour)}"
+        # A single line needs no dashes to be told from others.
+        style = f"line c{_colour(one.colour)}" + (f" d{_colour(one.colour)}" if len(drawn) > 1 else "")
         if one.marked:
             parts.append(f'<polyline class="{style}" points="{frame.path(xs, ys)}"/>')
             parts += [_marker(frame.x(x), frame.y(y), one.colour) for x, y in one.points]

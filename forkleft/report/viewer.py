@@ -78,8 +78,9 @@ def spread(rows: Sequence[Any], count: int) -> list[Any]:
 def good_example(traces: Sequence[Mapping[str, Any]]) -> dict[str, int] | None:
     """The trace that shows the method best: its number, its fork, and the position to see the teacher at.
 
-    It is on the teacher's route. Best is where student and teacher disagree most at a supervised position, and more so
-    if that is a fork; a response that fits on a screen comes before a longer one. None if no trace is of that kind.
+    It is on the teacher's route. Best is where student and teacher disagree most at a supervised position; more so if
+    that is a fork, and if both had written the same until there: then it is where the student went wrong. A response
+    that fits on a screen comes before a longer one. None if no trace is of that kind.
     """
     best: tuple[float, dict[str, int]] | None = None
     for number, trace in enumerate(traces):
@@ -91,6 +92,7 @@ def good_example(traces: Sequence[Mapping[str, Any]]) -> dict[str, int] | None:
             if not student or not teacher or teacher[0] == trace["tokens"][position]:
                 continue
             value = min(trace["kl"][k], 3.0) + 2.0 * (trace["entropy"][position] >= FORK) + (position == fork)
+            value += 3.0 * (trace["teacher_answer"] or "").startswith("".join(trace["tokens"][:position]))
             value -= len(trace["tokens"]) / 100
             if best is None or value > best[0]:
                 best = value, {"trace": number, "fork": fork, "position": position}

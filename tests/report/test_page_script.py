@@ -188,7 +188,7 @@ def test_it_fits_light_and_dark(opened, address, width):
 
 def test_a_run_without_traces_says_so(opened, tmp_path):
     page = opened(write_report([made_up_run(tmp_path / "run", traces=[], updates=0)]).as_uri())
-    assert "kept no traces" in page.locator("#no-traces").inner_text()
+    assert "no traces here" in page.locator("#no-traces").inner_text()
     assert page.locator("#stage").is_hidden()
 
 
