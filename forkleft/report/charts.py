@@ -96,7 +96,7 @@ def area_chart(
         outline = f"{frame.path(xs, high)} {frame.path(xs[::-1], low[::-1])}"
         shapes.append(f'<polygon class="area c{_colour(shades[label])}" points="{outline}"/>')
     said = "; ".join(f"{label} from {_short(values[0])} to {_short(values[-1])}" for label, values in kept.items())
-    legend = [Series(label, [(0, 0)], shades[label]) for label in kept]
+    legend = [Series(label, [(0.0, 0.0)], shades[label]) for label in kept]
     return _figure(title, unit, said, [*shapes, frame.axes()], legend, areas=True)
 
 

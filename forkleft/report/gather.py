@@ -55,7 +55,7 @@ class Run:
     @property
     def updates(self) -> list[Mapping[str, Any]]:
         """The logged rows of updates, without evaluations and warnings."""
-        return [row for row in self.logged if "loss" in row]
+        return [row for row in self.logged if {"loss", "questions", "route_leftopd"} <= row.keys()]
 
 
 @dataclass(frozen=True)

@@ -350,12 +350,12 @@ function walkSteps() {
   const forkFrame = state.frames.findIndex((frame) => frame.at.includes(fork)) + 1;
   const others = position === fork ? "" : ` This is another place than the fork: where to teach is drawn at random.`;
   return [
-    [() => { pin(null); goTo(0); }, `The student gets a question, and ${trace.length} blanks. It may fill them in any order.`],
+    [() => { pin(null); goTo(0); }, `The student gets a question, and ${trace.length} blanks. It may fill them in any order${state.frames.at(-1).block > 0 ? ", block by block" : ""}.`],
     [() => { pin(null); goTo(forkFrame); }, `Face the fork first: at ${quoted(trace.tokens[fork])} it was most torn, with ${percent(trace.confidence[fork])} for its best guess. In training it must decide that early, while what comes after it is still blank. Written confident-first, it would be put off until the student’s own later words left little choice.`],
     [() => { pin(null); goTo(state.frames.length); }, `The rest was written around that choice. The answer ${quoted(trace.student_extracted ?? "")} is wrong; the right one is ${quoted(trace.expected ?? "")}. The teacher, asked on its own, answers ${quoted(trace.teacher_extracted ?? "")}. So on this question the teacher teaches.`],
     [() => pin(position), `Teach on the left: look at ${quoted(trace.tokens[position])}, position ${position + 1}. What is right of it fades, because the teacher cannot see it, so the student may not either. Same question, same left: any difference is what the student does not know yet.${others}`],
     [() => pin(position), `There the student says ${quoted(student[0])} with ${percent(student[1])}; the teacher says ${quoted(teacher[0])} with ${percent(teacher[1])}. Training moves the student’s odds towards the teacher’s. It never replaces a word: the student goes on from its own.`],
-    [() => { pin(null); }, "That is ForkLeft: face the fork first, teach on the left. After training the student writes as before, its most confident words first, many at a time. Below you see what changed."],
+    [() => { pin(null); }, "That is ForkLeft: face the fork first, teach on the left. After training the student writes as it always did, its most confident words first. Below you see what has changed."],
   ];
 }
 

@@ -81,7 +81,7 @@ def page(found: Gathered) -> str:
             for k, (label, _) in enumerate(shown)
         ],
     }
-    blocks = {"page-data": index}
+    blocks: dict[str, Any] = {"page-data": index}
     # A block for each: only the one that is looked at is ever parsed.
     blocks |= {f"trace-{k}": trace for k, (_, trace) in enumerate(traces)}
     blocks |= {f"showcase-{k}": rows for k, (_, rows) in enumerate(shown)}

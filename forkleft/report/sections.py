@@ -1,7 +1,6 @@
 """The parts of a report that are plain HTML: what was taught by what, gains, curves, and how to repeat it."""
 
 import json
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -9,18 +8,12 @@ from typing import Any
 
 from forkleft.evaluate.compare import BenchmarkGain, Comparison
 from forkleft.evaluate.statistics import Estimate, wilson_interval
-from forkleft.report.charts import COLOURS, Series, area_chart, interval_chart, line_chart
+from forkleft.report.charts import interval_chart
 from forkleft.report.curves import evaluated
 from forkleft.report.gather import Gathered, Run, Study
+from forkleft.report.run_charts import by_update, charts_of_one, charts_of_several
 from forkleft.study.tables import Table, study_tables
 
-# The name of each route on the page, with its colour. Paths of the data: `route_ce`, `loss_ce` ….
-_ROUTES = {
-    "ce": ("both right", 3),
-    "leftopd": ("teacher only", 1),
-    "gold": ("neither", 4),
-    "exclude": ("student only", 6),
-}
 # Updates whose mean is the beginning, or the end, of a run.
 _FEW = 5
 _NOT_COMPARED = ("output_dir", "seed")
@@ -76,7 +69,7 @@ def curves(found: Gathered) -> str:
     runs = [run for run in found.runs if run.updates]
     if not runs:
         return ""
-    charts = _charts_of_one(runs[0]) if len(runs) == 1 else _charts_of_several(runs)
+    charts = charts_of_one(runs[0]) if len(runs) == 1 else charts_of_several(runs)
     note = "Pale lines are single updates, strong ones their moving means." if len(runs[0].updates) > _FEW else ""
     return (
         f'<section id="curves"><h2>How the training went</h2><p class="small">{note}</p>'
@@ -113,7 +106,7 @@ def _taught(run: Run) -> str:
     student, teacher = (f"<b>{escape(str(options.get(name, f'a {name}')))}</b>" for name in ("student", "teacher"))
     if not run.has_recipe:
         student, teacher = "A student", "a teacher (a run from Python; its card, README.md, names both)"
-    questions = run.updates[0].get("questions") if run.updates else None
+    questions = by_update(run.updates)[0]["questions"] if run.updates else None
     how = f"{last} update{'' if last == 1 else 's'}" + (f" of {questions:g} questions" if questions else "")
     return f"{student} was taught by {teacher}: {how}."
 
@@ -144,10 +137,10 @@ def _tiles(run: Run) -> str:
     if rows:
         begin, end = _ends(rows, "student_accuracy")
         tiles.append((_moved(begin, end), "of training questions right, written most uncertain first"))
-        begin, end = _ends([row | {"share": row["route_leftopd"] / row["questions"]} for row in rows], "share")
+        begin, end = _ends(by_update(rows), "share")
         tiles.append((_moved(begin, end), "of questions on the teacher’s route"))
-        seconds = sum(_seconds(row) for row in rows)
-        tiles.append((_duration(seconds), f"in {len(rows)} logged updates"))
+        seconds = sum(value for row in rows for name, value in row.items() if name.startswith("seconds_"))
+        tiles.append((_duration(seconds), f"for {_last_step(run)} updates"))
     cells = "".join(f'<div class="tile"><b>{escape(big)}</b><span>{escape(small)}</span></div>' for big, small in tiles)
     return f'<div class="tiles">{cells}</div>' if cells else ""
 
@@ -204,10 +197,6 @@ def _ends(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[float, float]:
 
 def _moved(begin: float, end: float) -> str:
     return f"{100 * begin:.0f}% → {100 * end:.0f}%"
-
-
-def _seconds(row: Mapping[str, Any]) -> float:
-    return sum(value for name, value in row.items() if name.startswith("seconds_"))
 
 
 def _duration(seconds: float) -> str:
@@ -301,85 +290,6 @@ def _study_table(one: Table) -> str:
         return f"<details><summary>{escape(one.title)}</summary>{shown}</details>"
     note = f'<p class="small">{escape(one.note)}</p>' if one.note else ""
     return f"<h3>{escape(one.title)}</h3>{shown}{note}"
-
-
-# Curves.
-
-
-def _points(rows: Sequence[Mapping[str, Any]], name: str, scale: float = 1.0) -> list[tuple[float, float]]:
-    return [(row["step"], scale * row[name]) for row in rows if name in row and math.isfinite(row[name])]
-
-
-def _charts_of_one(run: Run) -> list[str]:
-    rows, steps = run.updates, [row["step"] for row in run.updates]
-    right = [
-        Series("student in training", _points(rows, "student_accuracy", 100), 1),
-        Series("teacher", _points(rows, "teacher_accuracy", 100), 2),
-    ]
-    for number, (name, points) in enumerate(evaluated(run.logged).items()):
-        own = [(float(step), 100 * value) for step, value in points.items()]
-        right.append(Series(f"student {name}, native", own, 8 - number % COLOURS, marked=True))
-    shares = {
-        told: [100 * row[f"route_{route}"] / max(1, row["questions"]) for row in rows]
-        for route, (told, _) in _ROUTES.items()
-    }
-    phases = dict.fromkeys(name for row in rows for name in row if name.startswith("seconds_"))
-    times = {name.removeprefix("seconds_"): [row.get(name, 0.0) for row in rows] for name in phases}
-
-    def lines(title: str, unit: str, *named: tuple[str, str, int]) -> str:
-        return line_chart(title, [Series(told, _points(rows, name), colour) for name, told, colour in named], unit=unit)
-
-    by_route = [(f"loss_{route}", told, colour) for route, (told, colour) in _ROUTES.items()]
-    return [
-        line_chart("Right answers", right, unit="%"),
-        area_chart("Routes", steps, shares, unit="% of questions", colours=[colour for _, colour in _ROUTES.values()]),
-        lines("Loss by route", "nats", *by_route, ("loss", "all, with ranking", 8)),
-        lines("KL to the teacher", "nats", ("kl", "all positions", 1), ("eos_kl", "at the end token", 5)),
-        lines("Ranking loss", "", ("rank_loss", "ranking loss", 5)),
-        lines(
-            "Entropies at supervised positions",
-            "nats",
-            ("mask_entropy", "student, all blank", 6),
-            ("left_entropy", "student, left known", 1),
-            ("teacher_entropy", "teacher, left known", 2),
-        ),
-        lines("Response length", "tokens", ("response_tokens", "tokens", 3)),
-        area_chart("Time by phase", steps, times, unit="seconds an update"),
-    ]
-
-
-def _charts_of_several(runs: Sequence[Run]) -> list[str]:
-    groups = {group: number for number, group in enumerate(dict.fromkeys(run.group for run in runs), start=1)}
-
-    def compared(title: str, unit: str, name: str, scale: float = 1.0) -> str:
-        named: set[str] = set()
-        series = []
-        for run in runs:
-            rows = [row | {"share": row["route_leftopd"] / max(1, row["questions"])} for row in run.updates]
-            rows = [row | {"seconds": _seconds(row)} for row in rows]
-            label = "" if run.group in named else run.group
-            named.add(run.group)
-            series.append(Series(label, _points(rows, name, scale), groups[run.group]))
-        return line_chart(title, series, unit=unit)
-
-    held_out = []
-    for run in runs:
-        for points in list(evaluated(run.logged).values())[:1]:
-            label = "" if run.group in {one.label for one in held_out} else run.group
-            own = [(float(step), 100 * value) for step, value in points.items()]
-            held_out.append(Series(label, own, groups[run.group], marked=True))
-    return [
-        compared("Right in training", "%", "student_accuracy", 100),
-        line_chart("Right held-out, native", held_out, unit="%"),
-        compared("On the teacher’s route", "% of questions", "share", 100),
-        compared("Loss", "nats", "loss"),
-        compared("Loss on the teacher’s route", "nats", "loss_leftopd"),
-        compared("KL to the teacher", "nats", "kl"),
-        compared("Ranking loss", "", "rank_loss"),
-        compared("Student’s entropy, left known", "nats", "left_entropy"),
-        compared("Response length", "tokens", "response_tokens"),
-        compared("Time of an update", "seconds", "seconds"),
-    ]
 
 
 # Configuration.

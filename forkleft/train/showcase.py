@@ -4,7 +4,7 @@ Each is written in two orders, which differ in nothing else: most uncertain firs
 first, as in use. It draws no random numbers and changes no weights, so that a run learns the same without it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forkleft.rollout import Trajectory, generate
@@ -15,6 +15,13 @@ from forkleft.train.traces import written
 from forkleft.verify import Verifier
 
 ORDERS = ("high_entropy", "confidence")
+
+
+def showcase_examples(count: int, held_out: Any, trained_on: Sequence[Example]) -> list[Example]:
+    """The first `count` held-out questions (of the first set, if there are several), else training questions."""
+    if isinstance(held_out, Mapping):
+        held_out = next(iter(held_out.values()), None)
+    return list(held_out or trained_on)[:count]
 
 
 def write_in_orders(student: Student, examples: Sequence[Example], config: ForkLeftConfig) -> list[list[Trajectory]]:

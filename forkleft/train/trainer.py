@@ -24,7 +24,7 @@ from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from forkleft.errors import ForkLeftError
-from forkleft.files import read_appended, write_text
+from forkleft.files import write_text
 from forkleft.objective.supervision import Lesson
 from forkleft.objective.update import Outcome, update_loss
 from forkleft.rollout import Writer, decode, decoding_of, generate
@@ -45,7 +45,7 @@ from forkleft.train.prepare import prepare_examples, sharing_vocabulary
 from forkleft.train.progress import ProgressLine
 from forkleft.train.resume import LENGTHENED, decisive, name_of
 from forkleft.train.saving import SavingTrainer
-from forkleft.train.showcase import showcase_rows, write_in_orders
+from forkleft.train.showcase import showcase_examples, showcase_rows, write_in_orders
 from forkleft.train.signs import new_signs
 from forkleft.train.traces import traces
 from forkleft.train.wrapped import answer_calls, gathered
@@ -269,16 +269,10 @@ class ForkLeftTrainer(SavingTrainer):
         return result
 
     def _write_showcase(self) -> None:
-        """Write how the first held-out questions, or training questions, are answered now, to `showcase.jsonl`.
-
-        The processes divide them. Nothing is written again for an update whose rows are there.
-        """
-        step, path = self.state.global_step, self.showcase_file.path
-        examples = self._first_examples()[: self.args.showcase_questions]
-        known = in_main_process(
-            lambda: path.exists() and any(row and row["step"] == step for _, row in read_appended(path))
-        )
-        if known or not examples:
+        """Write how a few questions are answered now to `showcase.jsonl`, unless it says so; processes divide them."""
+        step = self.state.global_step
+        examples = showcase_examples(self.args.showcase_questions, self.eval_dataset, self.train_dataset)
+        if not examples or in_main_process(lambda: self.showcase_file.holds(step)):
             return
         self.progress.phase("showcase")
         mine = examples[self.accelerator.process_index :: self.accelerator.num_processes]
@@ -288,12 +282,6 @@ class ForkLeftTrainer(SavingTrainer):
         if self.is_world_process_zero():
             for row in rows:
                 self.showcase_file.write(row)
-
-    def _first_examples(self) -> list[Example]:
-        held_out: Any = self.eval_dataset
-        if isinstance(held_out, Mapping):
-            held_out = next(iter(held_out.values()), None)
-        return held_out or self.train_dataset
 
     # Logging.
 

@@ -65,5 +65,5 @@ def test_the_example_is_a_fork_that_the_teacher_would_take_otherwise():
     assert good_example([plain, agreed, certain])["trace"] == 2
     # Where the student left the way that the teacher takes.
     parted = compact(made_up_trace(4, tokens=8, teacher_answer="w0w1t"))
-    assert good_example([certain, torn, parted]) == {"trace": 2, "fork": 7, "position": 2}
+    assert good_example([certain, parted]) == {"trace": 1, "fork": 7, "position": 2}
     assert good_example([plain, agreed]) is None
