@@ -104,36 +104,35 @@ def interval_chart(title: str, rows: Sequence[tuple[str, Estimate]], *, signed: 
     """Values in points of percent with their intervals, one below the other, around a line at 0 if they are signed."""
     if not rows:
         return ""
-    row, left, right, width = 30, 12, 12, 640
+    row, side = 36, 8
     low = min(0.0, *(100 * estimate.low for _, estimate in rows)) if signed else 0.0
     high = max(0.0, *(100 * estimate.high for _, estimate in rows)) if signed else 100.0
     ticks = _ticks(low, high, 6)
     low, high = min(low, ticks[0]), max(high, ticks[-1])
-    names, numbers = 190, 150
-    inner = width - left - right - names - numbers
 
     def x(value: float) -> float:
-        return left + names + inner * (value - low) / ((high - low) or 1)
+        return side + (_WIDTH - 2 * side) * (value - low) / ((high - low) or 1)
 
-    height = row * len(rows) + 26
-    parts = []
-    for tick in ticks:
-        style = "axis zero" if tick == 0 and signed else "axis"
-        parts.append(f'<line class="{style}" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="4" y2="{height - 22}"/>')
-        parts.append(f'<text class="tick mid" x="{x(tick):.1f}" y="{height - 6}">{_short(tick, signed)}</text>')
+    height = row * len(rows) + 24
+    parts = [f'<text class="tick mid" x="{x(t):.1f}" y="{height - 4}">{_short(t, signed)}</text>' for t in ticks]
     for number, (label, estimate) in enumerate(rows):
-        y = 4 + row * (number + 0.5)
+        # The words are above the line, where no axis runs through them.
+        top = 4 + row * number
+        y = top + 24
+        for tick in ticks:
+            style = "axis zero" if tick == 0 and signed else "axis"
+            parts.append(f'<line class="{style}" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{y - 8}" y2="{y + 8}"/>')
         value, start, end = (100 * part for part in (estimate.value, estimate.low, estimate.high))
         sure = "sure" if signed and (start > 0 or end < 0) else ""
         told = f"{value:+.1f} ({start:+.1f}, {end:+.1f})" if signed else f"{value:.1f} ({start:.1f}–{end:.1f})"
         parts += [
-            f'<text class="label" x="{left}" y="{y + 4:.1f}">{escape(_clipped(label, 26))}</text>',
-            f'<line class="whisker {sure}" x1="{x(start):.1f}" x2="{x(end):.1f}" y1="{y:.1f}" y2="{y:.1f}"/>',
-            f'<circle class="value {sure}" cx="{x(value):.1f}" cy="{y:.1f}" r="5"/>',
-            f'<text class="number" x="{width - right}" y="{y + 4:.1f}">{told}</text>',
+            f'<text class="label" x="0" y="{top + 12}">{escape(_clipped(label, 32))}</text>',
+            f'<text class="number" x="{_WIDTH}" y="{top + 12}">{told}</text>',
+            f'<line class="whisker {sure}" x1="{x(start):.1f}" x2="{x(end):.1f}" y1="{y}" y2="{y}"/>',
+            f'<circle class="value {sure}" cx="{x(value):.1f}" cy="{y}" r="4"/>',
         ]
     said = "; ".join(f"{label} {100 * e.value:+.1f}" for label, e in rows)
-    picture = _svg(f"{title}: {said}", parts, width, height)
+    picture = _svg(f"{title}: {said}", parts, _WIDTH, height)
     return f'<figure class="chart wide"><figcaption>{escape(title)}</figcaption>{picture}</figure>'
 
 

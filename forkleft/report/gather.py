@@ -26,6 +26,8 @@ Status = Literal["finished", "running", "stopped"]
 TRACES = 200
 # Any of these makes a folder the folder of a run.
 _OF_A_RUN = (RUN_FILE, "metrics.jsonl", "traces.jsonl")
+# The file that a run writes last.
+_CARD = "README.md"
 # The folder of a demo in which its results are, and the name of those before training.
 _RESULTS, _BASE = "results", "base"
 
@@ -106,6 +108,7 @@ def read_run_folder(folder: Path, name: str, *, traces: int = TRACES, group: str
     decided = read_run(folder) or {}
     recipe = folder / "recipe.yaml"
     options = _recipe(recipe) if recipe.is_file() else decided
+    logged = _rows(folder / "metrics.jsonl", notes)
     rows = [compact(row) for row in _rows(folder / "traces.jsonl", notes)]
     whole = [row for row in rows if row is not None]
     if len(whole) < len(rows):
@@ -117,10 +120,10 @@ def read_run_folder(folder: Path, name: str, *, traces: int = TRACES, group: str
     return Run(
         name=name,
         folder=folder,
-        status=_status(folder),
+        status=_status(folder, logged, decided.get("max_steps", -1)),
         options=options,
         has_recipe=recipe.is_file(),
-        logged=_rows(folder / "metrics.jsonl", notes),
+        logged=logged,
         traces=spread(whole, traces),
         traced=len(whole),
         showcase=shown,
@@ -162,10 +165,12 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def _status(folder: Path) -> Status:
+def _status(folder: Path, logged: Sequence[Mapping[str, Any]], wanted: int) -> Status:
     if is_locked(folder / LOCK_FILE):
         return "running"
-    return "finished" if RunFolder(folder).is_finished() else "stopped"
+    # In a copy of a folder the files are no longer in the order of their writing, by which an end is known.
+    reached = 0 < wanted <= max((row["step"] for row in logged), default=0) and (folder / _CARD).is_file()
+    return "finished" if reached or RunFolder(folder).is_finished() else "stopped"
 
 
 def _recipe(path: Path) -> dict[str, Any]:

@@ -30,10 +30,10 @@ LEARNED = "✗→✓"
 _LABEL = 60
 _SECTIONS = {
     "result": "Gains",
-    "viewer": "The fork viewer",
+    "viewer": "Fork viewer",
     "orders": "Before and after",
     "curves": "Curves",
-    "setup": "Repeat it",
+    "setup": "Repeat",
 }
 
 

@@ -1,5 +1,6 @@
 import fcntl
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -20,6 +21,12 @@ def test_a_run_and_its_parts(tmp_path):
     assert [trace["route"] for trace in run.traces] == ["LEFTOPD", "CE", "GOLD", "EXCLUDE"]
     assert len(run.updates) == 3 and len(run.showcase) == 8
     assert run.notes == []
+
+
+def test_a_copy_of_a_finished_run_is_finished(tmp_path):
+    folder = made_up_run(tmp_path / "run")
+    os.utime(folder / "README.md", (0, 0))
+    assert gather([folder]).runs[0].status == "finished"
 
 
 def test_a_run_of_an_earlier_version():
