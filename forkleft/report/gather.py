@@ -11,7 +11,7 @@ from typing import Any, Literal
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.compare import Comparison, compare_results
 from forkleft.evaluate.results import SUMMARY, unfinished
-from forkleft.files import YamlLoader, is_locked, read_appended
+from forkleft.files import is_locked, read_appended
 from forkleft.report.studies import study_folders
 from forkleft.report.viewer import compact, spread
 from forkleft.study.analysis import Analysis, analyse
@@ -19,6 +19,7 @@ from forkleft.study.cells import CELLS
 from forkleft.study.collect import STUDY, collect
 from forkleft.study.results import RESULTS, StudyResults, load_results
 from forkleft.train.folders import LOCK_FILE, RUN_FILE, RunFolder, read_run
+from forkleft.train.recipes import read_yaml
 
 Status = Literal["finished", "running", "stopped"]
 
@@ -107,7 +108,7 @@ def read_run_folder(folder: Path, name: str, *, traces: int = TRACES, group: str
     notes: list[str] = []
     decided = read_run(folder) or {}
     recipe = folder / "recipe.yaml"
-    options = _recipe(recipe) if recipe.is_file() else decided
+    options = read_yaml(recipe, "recipe") if recipe.is_file() else decided
     logged = _rows(folder / "metrics.jsonl", notes)
     rows = [compact(row) for row in _rows(folder / "traces.jsonl", notes)]
     whole = [row for row in rows if row is not None]
@@ -171,16 +172,6 @@ def _status(folder: Path, logged: Sequence[Mapping[str, Any]], wanted: int) -> S
     # In a copy of a folder the files are no longer in the order of their writing, by which an end is known.
     reached = 0 < wanted <= max((row["step"] for row in logged), default=0) and (folder / _CARD).is_file()
     return "finished" if reached or RunFolder(folder).is_finished() else "stopped"
-
-
-def _recipe(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        said = yaml.load(path.read_text(encoding="utf-8"), Loader=YamlLoader)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ForkLeftError(f"{path} cannot be read ({error}); restore it, or move it away") from error
-    return said if isinstance(said, dict) else {}
 
 
 def _rows(path: Path, notes: list[str]) -> list[dict[str, Any]]:

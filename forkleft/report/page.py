@@ -130,7 +130,9 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
 
 def _label(trace: Mapping[str, Any]) -> str:
     """A question in a list: without the markup of chats around it."""
-    text = " ".join(re.sub(r"<\|[^|>]*\|>", " ", trace["prompt"] or trace["id"] or "").split())
+    text = " ".join(
+        re.sub(r"<\|[^|>]*\|>((system|user|assistant)\n)?", " ", trace["prompt"] or trace["id"] or "").split()
+    )
     return text if len(text) <= _LABEL else text[: _LABEL - 1] + "…"
 
 

@@ -113,7 +113,7 @@ def test_folders_that_are_no_run(tmp_path):
 def test_a_damaged_recipe_is_named(tmp_path):
     folder = made_up_run(tmp_path / "run")
     (folder / "recipe.yaml").write_text("a: [")
-    with pytest.raises(ForkLeftError, match=r"recipe\.yaml cannot be read"):
+    with pytest.raises(ForkLeftError, match=r"recipe\.yaml is no YAML file"):
         gather([folder])
 
 

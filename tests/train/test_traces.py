@@ -44,7 +44,8 @@ def test_traces_show_how_a_response_came_about_and_what_both_models_would_say(tm
                 check(row["teacher_alternatives"][k], taught, tokenizer)
                 names, expected = (*names, "kl"), [*expected, divergence(taught, student)]
             found = torch.tensor([row[name][k] for name in names], dtype=torch.float64)
-            assert_exact(found, torch.tensor([float(torch.as_tensor(value).detach()) for value in expected]))
+            wanted = [float(torch.as_tensor(value).detach()) for value in expected]
+            assert_exact(found, torch.tensor(wanted, dtype=torch.float64))
         assert (row["kl"] is not None) == (row["route"] == "LEFTOPD")
         assert len(row["contrast"]) == len(row["positions"])
 
