@@ -37,15 +37,14 @@ def test_traces_show_how_a_response_came_about_and_what_both_models_would_say(tm
             student = prefix_log_probs(before, trainer.student.family, prompt, response, i, budget=12)
             check(row["student_alternatives"][k], student, tokenizer)
             mask = entropy(all_mask_log_probs(before, trainer.student.family, prompt, i, budget=12))
-            expected = [mask, entropy(student), max(0.0, mask - entropy(student)), student.max().exp()]
+            expected = [mask, entropy(student), max(0.0, mask - entropy(student)), student.max().exp().item()]
             names = ("mask_entropy", "left_entropy", "contrast", "left_confidence")
             if row["teacher_alternatives"] is not None:
                 taught = teacher_log_probs(teacher, prompt, response, i)
                 check(row["teacher_alternatives"][k], taught, tokenizer)
-                names, expected = (*names, "kl"), [*expected, divergence(taught, student)]
+                names, expected = (*names, "kl"), [*expected, divergence(taught, student).item()]
             found = torch.tensor([row[name][k] for name in names], dtype=torch.float64)
-            wanted = [float(torch.as_tensor(value).detach()) for value in expected]
-            assert_exact(found, torch.tensor(wanted, dtype=torch.float64))
+            assert_exact(found, torch.tensor(expected, dtype=torch.float64))
         assert (row["kl"] is not None) == (row["route"] == "LEFTOPD")
         assert len(row["contrast"]) == len(row["positions"])
 
