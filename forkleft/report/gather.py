@@ -4,7 +4,7 @@ Whatever is missing, torn or still being written is left out, and a note for peo
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -211,7 +211,7 @@ def _read_study(folder: Path) -> Study:
 
 
 def _runs_of(results: StudyResults, folder: Path, traces: int) -> list[Run]:
-    """The training runs of a study's cells, where they are on disk; traces of the first seed of each arm only."""
+    """The training runs of a study's cells, where they are on disk; traces and showcase of an arm's first seed only."""
     found: list[Run] = []
     traced: set[str] = set()
     for place in results.places:
@@ -219,6 +219,7 @@ def _runs_of(results: StudyResults, folder: Path, traces: int) -> list[Run]:
         if not (path / "metrics.jsonl").is_file():
             continue
         share = 0 if place.arm in traced else traces // len(results.arms)
+        run = read_run_folder(path, f"{place.arm}, seed {place.seed}", traces=share, group=place.arm)
+        found.append(replace(run, showcase=()) if place.arm in traced else run)
         traced.add(place.arm)
-        found.append(read_run_folder(path, f"{place.arm}, seed {place.seed}", traces=share, group=place.arm))
     return found

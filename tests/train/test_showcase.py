@@ -49,6 +49,7 @@ def test_a_run_learns_the_same_without_it(tmp_path):
     assert not (tmp_path / "0" / "showcase.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_rows_of_an_uninterrupted_one(tmp_path):
     make_trainer(tmp_path / "whole", max_steps=4, showcase_questions=2, **CHECKPOINTED).train()
     whole = (tmp_path / "whole" / "showcase.jsonl").read_bytes()
