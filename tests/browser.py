@@ -3,11 +3,13 @@
 import os
 import shutil
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 
 
-def _absent(reason: str) -> None:
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip a test for want of something; where nothing may be missing, fail."""
     if os.environ.get("FORKLEFT_NO_SKIPS") == "1":
         pytest.fail(reason)
     pytest.skip(reason)
@@ -17,13 +19,12 @@ def _absent(reason: str) -> None:
 @pytest.fixture(scope="module")
 def chromium() -> Iterator:
     """The browser. Skips, or fails if nothing may be skipped, where there is none."""
-    path = shutil.which("chromium") or shutil.which("google-chrome")
+    path = shutil.which("chromium")
     if path is None:
-        _absent("there is no chromium on the path; install it (Debian: apt-get install chromium)")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError:
-        _absent("playwright is not installed; it is in the extra dev")
+        skip_or_fail("there is no chromium on the path; install it (Debian: apt-get install chromium)")
+    # Loads much, and most tests need no browser.
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         # A container has no user namespaces for the sandbox; the pages are our own.
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from browser import skip_or_fail
 from exact import float64_throughout
 
 float64_throughout()
@@ -25,7 +26,4 @@ def data_folder() -> Path:
     folder = os.environ.get("FORKLEFT_DATA")
     if folder:
         return Path(folder)
-    reason = "FORKLEFT_DATA names no folder with the benchmarks' files"
-    if os.environ.get("FORKLEFT_NO_SKIPS") == "1":
-        pytest.fail(reason)
-    pytest.skip(reason)
+    skip_or_fail("FORKLEFT_DATA names no folder with the benchmarks' files")

@@ -39,6 +39,7 @@ SETTINGS = {
     "prompt_template": "{question}",
     "reference_template": "{solution}",
     "save_strategy": "no",
+    "showcase_questions": 0,
     "disable_tqdm": True,
     "dataloader_pin_memory": False,
     "use_cpu": True,

@@ -53,7 +53,7 @@ def demo(
     _evaluate(str(folder), results / "trained", console)
     _headed("Before (A) and after (B)", console)
     compare(results / "base", results / "trained", console=console)
-    print(runs.end_message(folder))
+    runs.end(folder)
 
 
 def _introduction(recipe: Recipe, config: ForkLeftConfig) -> str:

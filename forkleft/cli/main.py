@@ -22,6 +22,7 @@ from forkleft.cli import (
     paper,
     play,
     probe,
+    report,
     study,
     train,
 )
@@ -39,6 +40,7 @@ _COMMANDS = (
     merge,
     evaluate,
     compare,
+    report,
     probe,
     paper,
     lm_eval,

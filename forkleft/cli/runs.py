@@ -1,6 +1,7 @@
 """Runs behind `forkleft train` and `forkleft answer`: from a recipe to models, data and a trainer."""
 
 import copy
+import logging
 import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from forkleft.errors import ForkLeftError, check_choice
 from forkleft.files import write_text
 from forkleft.progress import Meter
 from forkleft.report.curves import draw_curves
+from forkleft.report.page import write_report
 from forkleft.students import Student, load_student
 from forkleft.students.adapters import no_peft
 from forkleft.teacher import AnswerCache, AnswerServer, Teacher, cached_answers, load_teacher
@@ -33,6 +35,7 @@ from forkleft.train.prepare import prepare_examples, sharing_vocabulary
 from forkleft.train.recipes import API_KEY, Recipe, recipe_page
 from forkleft.train.trainer import ForkLeftTrainer
 
+_LOG = logging.getLogger(__name__)
 # A phase of `forkleft answer`, as in training.
 _ASKING = "teacher"
 
@@ -80,6 +83,21 @@ def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> Fo
         if trainer.is_world_process_zero():
             draw_curves(trainer.metrics_file.path, folder.path / "curves.png")
     return trainer
+
+
+def end(folder: Path) -> None:
+    """Write the report of a run that has ended, and print what there is in its folder, and where the report is.
+
+    The run is over and its model is saved: if the report fails, for whatever reason, a warning is all that is due.
+    """
+    try:
+        report = write_report([folder])
+    except Exception as error:
+        report = None
+        _LOG.warning("the run is complete, but its report could not be written: %s", error)
+    print(end_message(folder))
+    if report is not None:
+        print(f"report: {report}")
 
 
 def end_message(folder: Path) -> str:

@@ -26,4 +26,4 @@ def run(options: argparse.Namespace) -> None:
             return
         trainer = runs.train(*recipes.recipe_of(said), said)
         if trainer.is_world_process_zero():
-            print(runs.end_message(trainer.folder.path))
+            runs.end(trainer.folder.path)

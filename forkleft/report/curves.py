@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from forkleft.files import read_appended
+from forkleft.report.charts import smooth
 
 # Colours that stay apart for colour-blind eyes (Okabe and Ito).
 _ROUTES = {
@@ -19,7 +20,6 @@ _ROUTES = {
     "route_exclude": ("student only", "#E69F00"),
 }
 _INK, _STUDENT, _TEACHER = "#222222", "#D55E00", "#0072B2"
-_SMOOTHED = 9
 _MARKERS = "Dosv^"
 _EVALUATION = re.compile(r"eval_(?:(.+)_)?accuracy")
 
@@ -48,7 +48,7 @@ def draw_curves(metrics: Path, picture: Path) -> None:
         accuracy.plot(list(points), values, label=name, clip_on=False, zorder=3, **style)
     accuracy.set(title="right answers, %", ylim=(0, 104))
 
-    counts = {name: _smooth([row[name] for row in rows]) for name in _ROUTES}
+    counts = {name: smooth([row[name] for row in rows]) for name in _ROUTES}
     totals = [sum(column) for column in zip(*counts.values(), strict=True)]
     shares = [[100 * c / t for c, t in zip(values, totals, strict=True)] for values in counts.values()]
     labels, colours = zip(*_ROUTES.values(), strict=True)
@@ -87,11 +87,4 @@ def evaluated(logged: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]
 def _line(axes: Axes, steps: list[int], values: list[float], label: str, colour: str) -> None:
     """The values, pale, and their moving mean."""
     axes.plot(steps, values, color=colour, alpha=0.25, linewidth=1)
-    axes.plot(steps, _smooth(values), color=colour, linewidth=2, label=label)
-
-
-def _smooth(values: list[float]) -> list[float]:
-    """Moving means over a window, which is cut at the ends."""
-    half = _SMOOTHED // 2
-    windows = [values[max(0, k - half) : k + half + 1] for k in range(len(values))]
-    return [sum(window) / len(window) for window in windows]
+    axes.plot(steps, smooth(values), color=colour, linewidth=2, label=label)

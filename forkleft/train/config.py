@@ -20,7 +20,7 @@ from forkleft.verify import LETTERS, Verifier
 NO_BF16 = "bf16: true asks for a GPU that computes in bfloat16, and there is none here"
 # Transformers accepts most of these and fails only once the models are loaded.
 _COUNTS = ("rollout_batch_size", "teacher_max_new_tokens", "per_device_train_batch_size", "gradient_accumulation_steps")
-_NOT_NEGATIVE = ("trace_steps", "learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm")
+_NOT_NEGATIVE = ("trace_steps", "showcase_questions", "learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm")
 
 
 def _option(default: Any, text: str) -> Any:
@@ -120,6 +120,10 @@ class ForkLeftConfig(TrainingArguments):
     )
     trace_steps: int = _option(
         0, "Write full trajectories to traces.jsonl at the first update and every so many after it; 0 writes none."
+    )
+    showcase_questions: int = _option(
+        4,
+        "Questions that are answered before and after training, in two orders, for the report; 0: none.",
     )
 
     # Of TrainingArguments, where the defaults differ.

@@ -20,7 +20,7 @@ RUN_FILE = "forkleft.json"
 LOCK_FILE = ".lock"
 # The files of a finished run, and those that a run writes before its end.
 _ENDED = ("*.safetensors", "*.safetensors.index.json", "config.json", "README.md", "curves.png")
-_UNDER_WAY = ("metrics.jsonl", "routes.jsonl", "traces.jsonl", "recipe.yaml", RUN_FILE)
+_UNDER_WAY = ("metrics.jsonl", "routes.jsonl", "traces.jsonl", "showcase.jsonl", "report.html", "recipe.yaml", RUN_FILE)
 _OPTION = "output_dir"
 _OTHER_FOLDER = f"name another folder ({_OPTION})"
 
@@ -64,7 +64,7 @@ class RunFolder:
         its first checkpoint, it may start again, and writes its files anew. own: names of files that this run has
         written itself.
         """
-        if steps(self.path) and self._is_finished():
+        if steps(self.path) and self.is_finished():
             raise ForkLeftError(
                 f"{self.path} holds a finished run; {_OTHER_FOLDER}, or make that run longer: raise max_steps, and "
                 "resume it (resume_from_checkpoint)"
@@ -83,7 +83,7 @@ class RunFolder:
                 f"overwrite, and no checkpoint to resume; {_OTHER_FOLDER}, or move them away"
             )
 
-    def _is_finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether the run in this folder has finished since it was last started."""
         card, begun = self.path / "README.md", self.path / RUN_FILE
         return card.exists() and (not begun.exists() or card.stat().st_mtime_ns >= begun.stat().st_mtime_ns)

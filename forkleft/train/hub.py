@@ -22,7 +22,9 @@ from forkleft.train.folders import LOCK_FILE, RUN_FILE
 # publish.
 _NOT_THE_MODEL = (
     *("_*", "checkpoint-*", "optimizer*", "scheduler*", "scaler*", "rng_state*", "pytorch_model_fsdp*"),
-    *("trainer_state.json", "traces.jsonl", "routes.jsonl", RUN_FILE, LOCK_FILE, MANIFEST),
+    *("trainer_state.json", "traces.jsonl", "showcase.jsonl", "routes.jsonl", RUN_FILE, LOCK_FILE, MANIFEST),
+    # The report shows the traces.
+    "report.html",
     TRAINING_ARGS_NAME,
 )
 

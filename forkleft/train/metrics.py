@@ -83,6 +83,12 @@ class StepFile:
                 f"cannot write to {self.path}: {error.strerror}; make room, and resume from the newest checkpoint"
             ) from error
 
+    def holds(self, step: int) -> bool:
+        """Whether there are rows of `step`."""
+        return self.path.exists() and any(
+            row is not None and row["step"] == step for _, row in read_appended(self.path)
+        )
+
     def flush(self) -> None:
         """Force the rows to disk, before a checkpoint that relies on them is written."""
         if self.path.exists():

@@ -58,7 +58,7 @@ class SavingTrainer(UploadingTrainer):
 
     A subclass says what decides its run (`_decisive`), and writes the final model (`_write_final`) and its card
     (`create_model_card`). It writes a row of routes.jsonl in every step, a row of metrics.jsonl in every step that it
-    logs, and rows of traces.jsonl in some steps.
+    logs, rows of traces.jsonl in some steps, and rows of showcase.jsonl before the first step and after the last.
     """
 
     args: ForkLeftConfig
@@ -82,7 +82,7 @@ class SavingTrainer(UploadingTrainer):
         self.add_callback(_AtSteps())
         output = self.args.output_path
         self.metrics_file, self.traces_file = StepFile(output / "metrics.jsonl"), StepFile(output / "traces.jsonl")
-        self.routes_file = StepFile(output / "routes.jsonl")
+        self.routes_file, self.showcase_file = StepFile(output / "routes.jsonl"), StepFile(output / "showcase.jsonl")
         self._saving_to: Path | None = None
         # Names of checkpoints whose files were read or written here: gigabytes are digested only once.
         self._known_whole: set[str] = set()
@@ -116,7 +116,8 @@ class SavingTrainer(UploadingTrainer):
         """The checkpoint to resume from and its step; None and 0 for a run that starts."""
         if resume:
             return self._resumed(resume)
-        own = [file.path.name for file in (self.metrics_file, self.routes_file, self.traces_file) if file.written]
+        files = (self.metrics_file, self.routes_file, self.traces_file, self.showcase_file)
+        own = [file.path.name for file in files if file.written]
         self.folder.check_new(self._decisive, own=own)
         return None, 0
 
@@ -133,6 +134,8 @@ class SavingTrainer(UploadingTrainer):
         self.routes_file.begin(step)
         if self.args.trace_steps:
             self.traces_file.begin(step)
+        if self.args.showcase_questions:
+            self.showcase_file.begin(step)
 
     def _resumed(self, resume: str | bool) -> tuple[str, int]:
         output = self.folder.path

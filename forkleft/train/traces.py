@@ -3,6 +3,7 @@
 One JSON object for each question, for viewing later.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -11,6 +12,9 @@ import torch
 
 from forkleft.objective.readouts import prefix_hidden
 from forkleft.objective.supervision import Lesson, ObjectiveSettings
+from forkleft.objective.update import Outcome, update_loss
+from forkleft.rollout import Trajectory
+from forkleft.students.family import Family
 from forkleft.students.student import Student
 from forkleft.teacher import Teacher
 from forkleft.train.collect import Collected
@@ -33,17 +37,49 @@ def traces(
 
     sizes: how many questions of the batch are read in each forward of the student.
     """
-    readings = iter(collected.lessons)
+    lessons = iter(collected.lessons)
     parts: list[torch.Tensor] = []
+    outcomes: list[Outcome] = []
     for size in sizes:
-        chosen = [lesson.reading for lesson in islice(readings, size)]
+        chosen = list(islice(lessons, size))
         geometry, attention = settings.geometry, settings.attention
-        hidden_SD = prefix_hidden(student, chosen, budget=settings.budget, geometry=geometry, attention=attention)
-        parts += hidden_SD.split([len(reading.positions) for reading in chosen])
+        readings = [lesson.reading for lesson in chosen]
+        hidden_SD = prefix_hidden(student, readings, budget=settings.budget, geometry=geometry, attention=attention)
+        parts += hidden_SD.split([len(reading.positions) for reading in readings])
+        # The numbers of the loss itself, so that a trace cannot say anything else than what was learned from.
+        head = teacher.head_weight
+        outcomes += update_loss(student, chosen, settings, batch_size=len(chosen), teacher_weight_VE=head)[1]
     return [
-        {"step": step} | _question(student, collected, k) | _positions(student, teacher, collected.lessons[k], part_SD)
-        for k, part_SD in enumerate(parts)
+        {"step": step}
+        | _question(student, collected, k)
+        | _positions(student, teacher, collected.lessons[k], part_SD)
+        | _numbers(collected.lessons[k], outcome)
+        for k, (part_SD, outcome) in enumerate(zip(parts, outcomes, strict=True))
     ]
+
+
+def written(student: Student, prompt: Sequence[int], trajectory: Trajectory) -> dict[str, Any]:
+    """How a response was written: its tokens, and the pass, entropy and confidence of each when it was committed.
+
+    block_starts: the positions where a block, whose passes are counted from 1 again, begins.
+    """
+    tokenizer = student.text_tokenizer
+    return {
+        "tokens": [tokenizer.decode([i]) for i in trajectory.tokens],
+        "commit_pass": trajectory.commit_pass,
+        "block_starts": _block_starts(student.family, len(prompt), len(trajectory.tokens)),
+        "entropy": trajectory.entropy,
+        "confidence": trajectory.confidence,
+        "stopped": trajectory.stopped,
+    }
+
+
+def _block_starts(family: Family, prompt: int, tokens: int) -> list[int]:
+    starts, position = [], 0
+    while position < tokens:
+        starts.append(position)
+        position = family.window(prompt + position, prompt)[1] - prompt
+    return starts
 
 
 def _question(student: Student, collected: Collected, k: int) -> dict[str, Any]:
@@ -64,12 +100,7 @@ def _question(student: Student, collected: Collected, k: int) -> dict[str, Any]:
         "teacher_stopped": answer.stopped,
         "reference": None if reference is None else tokenizer.decode(list(reference)),
         "reference_cut": lesson.reference_is_cut(student.vocabulary.stop_ids),
-        "tokens": [tokenizer.decode([i]) for i in trajectory.tokens],
-        "commit_pass": trajectory.commit_pass,
-        "entropy": trajectory.entropy,
-        "confidence": trajectory.confidence,
-        "stopped": trajectory.stopped,
-    }
+    } | written(student, lesson.prompt, trajectory)
 
 
 def _positions(student: Student, teacher: Teacher, lesson: Lesson, hidden_SD: torch.Tensor) -> dict[str, Any]:
@@ -80,12 +111,32 @@ def _positions(student: Student, teacher: Teacher, lesson: Lesson, hidden_SD: to
         "student_alternatives": _alternatives(student.logits(hidden_SD), tokenizer),
         "teacher_alternatives": None,
     }
-    if lesson.teacher_hidden_SE is not None and lesson.taught == (lesson.response, lesson.selected):
+    if lesson.teacher_hidden_SE is not None and _taught_on_response(lesson):
         logits_SV = teacher.head_logits(lesson.teacher_hidden_SE).float()
         excluded = student.excluded_V.nonzero().flatten().to(logits_SV.device)
         logits_SV = logits_SV[:, : len(student.excluded_V)].index_fill(1, excluded, float("-inf"))
         row["teacher_alternatives"] = _alternatives(logits_SV, tokenizer)
     return row
+
+
+def _numbers(lesson: Lesson, outcome: Outcome) -> dict[str, Any]:
+    """What the loss knows of each supervised position.
+
+    kl: KL(t_i ‖ s_i), None where no teacher was asked on the response. contrast: D_i, by how much the prefix lowers the
+    entropy (mask_entropy: before, left_entropy: after). left_confidence: max s_i, whose logarithm is ℓ_i.
+    """
+    return {
+        "kl": list(outcome.kl) if _taught_on_response(lesson) else None,
+        "contrast": list(outcome.contrast),
+        "mask_entropy": list(outcome.mask_entropy),
+        "left_entropy": list(outcome.left_entropy),
+        "left_confidence": [math.exp(value) for value in outcome.confidence],
+    }
+
+
+def _taught_on_response(lesson: Lesson) -> bool:
+    """Whether the teacher is asked at the supervised positions of the response, and not of the reference."""
+    return lesson.taught == (lesson.response, lesson.selected)
 
 
 def _alternatives(logits_SV: torch.Tensor, tokenizer: Any) -> list[list[tuple[str, float]]]:

@@ -39,11 +39,13 @@ from forkleft.train.card import model_card
 from forkleft.train.collect import Clock, Collected, Collector
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.data import Example
+from forkleft.train.folders import in_main_process
 from forkleft.train.metrics import means, peak_memory
 from forkleft.train.prepare import prepare_examples, sharing_vocabulary
 from forkleft.train.progress import ProgressLine
 from forkleft.train.resume import LENGTHENED, decisive, name_of
 from forkleft.train.saving import SavingTrainer
+from forkleft.train.showcase import showcase_examples, showcase_rows, write_in_orders
 from forkleft.train.signs import new_signs
 from forkleft.train.traces import traces
 from forkleft.train.wrapped import answer_calls, gathered
@@ -171,6 +173,8 @@ class ForkLeftTrainer(SavingTrainer):
         All at once, because the student does not change within an update and writes faster in larger batches.
         """
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if self.state.global_step == 0:
+            self._write_showcase()
         self._before_update = len(self._outcomes)
         examples, update = [example for batch in batches for example in batch], self.state.global_step
         with self._clock.phase("rollout"):
@@ -259,6 +263,26 @@ class ForkLeftTrainer(SavingTrainer):
         if self.is_world_process_zero():
             for row in rows:
                 self.traces_file.write(row)
+
+    def _finalize_training(self, *state: Any, **settings: Any) -> Any:
+        result = super()._finalize_training(*state, **settings)
+        self._write_showcase()
+        return result
+
+    def _write_showcase(self) -> None:
+        """Write how a few questions are answered now to `showcase.jsonl`, unless it says so; processes divide them."""
+        step = self.state.global_step
+        examples = showcase_examples(self.args.showcase_questions, self.eval_dataset, self.train_dataset)
+        if not examples or in_main_process(lambda: self.showcase_file.holds(step)):
+            return
+        self.progress.phase("showcase")
+        mine = examples[self.accelerator.process_index :: self.accelerator.num_processes]
+        in_orders = self._called(partial(write_in_orders, self.student, mine, self.args))
+        rows = gather_object(showcase_rows(self.student, self.verifier, mine, in_orders, step=step))
+        self.progress.phase("")
+        if self.is_world_process_zero():
+            for row in rows:
+                self.showcase_file.write(row)
 
     # Logging.
 

@@ -39,9 +39,10 @@ def test_a_short_demo_leaves_everything_it_names(tmp_path, capsys, monkeypatch, 
     ):
         assert told in printed
     assert printed.count("\nlab-chain-3: ") == 2
+    assert printed.endswith("report: runs/demo/report.html\n")
     # But for the lines of training, which a log has instead of a bar.
     assert all(len(line) <= 80 for line in printed.splitlines() if not line.startswith("update "))
-    for name in ("model.safetensors", "metrics.jsonl", "traces.jsonl", "curves.png", "README.md", "checkpoint-2"):
+    for name in ("model.safetensors", "metrics.jsonl", "traces.jsonl", "curves.png", "report.html", "checkpoint-2"):
         assert (folder / name).exists(), name
     words = [str(folder.relative_to(tmp_path) / "results" / name) for name in ("base", "trained")]
     assert main(["compare", *words]) == 0

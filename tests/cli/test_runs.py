@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from reports import made_up_run
 
 from forkleft.cli import main, runs
 from forkleft.cli.runs import end_message
@@ -28,9 +29,9 @@ def test_a_recipe_trains_and_its_result_loads_as_a_student(tmp_path, capsys):
     assert main(["answer", *words[1:]]) == 0
     assert "4 questions, 4 answered right (100.0%); 4 new answers in" in " ".join(capsys.readouterr().out.split())
     assert main(words) == 0
-    assert {"metrics.jsonl", "curves.png", "traces.jsonl", "README.md", "config.json", "checkpoint-1"} <= {
-        path.name for path in output.iterdir()
-    }
+    assert capsys.readouterr().out.splitlines()[-1] == f"report: {output}/report.html"
+    names = ("metrics.jsonl", "curves.png", "traces.jsonl", "showcase.jsonl", "report.html", "README.md", "config.json")
+    assert {*names, "checkpoint-1"} <= {path.name for path in output.iterdir()}
     kept = (output / "recipe.yaml").read_text()
     for folder in (output, output / "checkpoint-1"):
         student = load_student(folder)
@@ -46,6 +47,22 @@ def test_a_recipe_trains_and_its_result_loads_as_a_student(tmp_path, capsys):
     again = tmp_path / "again"
     assert main(["train", "--config", str(output / "recipe.yaml"), "--output_dir", str(again)]) == 0
     assert (again / "model.safetensors").read_bytes() == (output / "model.safetensors").read_bytes()
+
+
+def test_a_run_ends_with_the_path_of_its_report(tmp_path, capsys, caplog, monkeypatch):
+    folder = made_up_run(tmp_path / "run")
+    runs.end(folder)
+    assert capsys.readouterr().out.splitlines()[-1] == f"report: {folder}/report.html"
+    assert (folder / "report.html").is_file()
+
+    def fails(paths):
+        raise RuntimeError("no room")
+
+    # The run itself is not failed by that.
+    monkeypatch.setattr(runs, "write_report", fails)
+    runs.end(folder)
+    assert "report:" not in capsys.readouterr().out
+    assert "the run is complete, but its report could not be written: no room" in caplog.text
 
 
 def test_the_end_names_what_there_is_in_80_columns(tmp_path, monkeypatch):

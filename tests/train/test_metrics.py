@@ -57,6 +57,7 @@ def test_a_resumed_run_has_neither_holes_nor_repeats(tmp_path):
     file.write({"step": 4, "again": True})
     rows = [json.loads(line) for line in file.path.read_text().splitlines()]
     assert rows == [{"step": 1}, {"step": 2}, {"step": 3}, {"step": 4, "again": True}]
+    assert file.holds(4) and not file.holds(5) and not StepFile(tmp_path / "none.jsonl").holds(0)
     file.begin(0)
     assert file.path.read_text() == ""
 

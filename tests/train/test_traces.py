@@ -1,10 +1,14 @@
 import json
 
+import pytest
 import torch
 from exact import assert_exact
-from naive import prefix_log_probs, teacher_log_probs
-from tiny import plain_copy
+from naive import all_mask_log_probs, divergence, entropy, prefix_log_probs, teacher_log_probs
+from tiny import FAMILIES, plain_copy, tiny_student, tiny_tokenizer
 from trainer_runs import ROWS, make_trainer
+
+from forkleft.rollout import generate
+from forkleft.train.traces import written
 
 
 def test_traces_show_how_a_response_came_about_and_what_both_models_would_say(tmp_path):
@@ -32,8 +36,30 @@ def test_traces_show_how_a_response_came_about_and_what_both_models_would_say(tm
         for k, i in enumerate(row["positions"]):
             student = prefix_log_probs(before, trainer.student.family, prompt, response, i, budget=12)
             check(row["student_alternatives"][k], student, tokenizer)
+            mask = entropy(all_mask_log_probs(before, trainer.student.family, prompt, i, budget=12))
+            expected = [mask, entropy(student), max(0.0, mask - entropy(student)), student.max().exp().item()]
+            names = ("mask_entropy", "left_entropy", "contrast", "left_confidence")
             if row["teacher_alternatives"] is not None:
-                check(row["teacher_alternatives"][k], teacher_log_probs(teacher, prompt, response, i), tokenizer)
+                taught = teacher_log_probs(teacher, prompt, response, i)
+                check(row["teacher_alternatives"][k], taught, tokenizer)
+                names, expected = (*names, "kl"), [*expected, divergence(taught, student).item()]
+            found = torch.tensor([row[name][k] for name in names], dtype=torch.float64)
+            assert_exact(found, torch.tensor(expected, dtype=torch.float64))
+        assert (row["kl"] is not None) == (row["route"] == "LEFTOPD")
+        assert len(row["contrast"]) == len(row["positions"])
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+@pytest.mark.parametrize("prompt", [[1, 2, 3], [1, 2, 3, 4, 5, 6, 7, 8]])
+def test_a_block_starts_where_its_passes_do(family, prompt):
+    student = tiny_student(family, tokenizer=tiny_tokenizer())
+    (trajectory,) = generate(student, [prompt], max_new_tokens=12)
+    row = written(student, prompt, trajectory)
+    starts = row["block_starts"]
+    assert starts[0] == 0 and starts == sorted(set(starts))
+    # One token a pass: within a block, no pass twice.
+    for start, end in zip(starts, [*starts[1:], len(row["tokens"])], strict=True):
+        assert len(set(row["commit_pass"][start:end])) == end - start
 
 
 def check(alternatives, logp, tokenizer):

@@ -1,0 +1,309 @@
+"""The parts of a report that are plain HTML: what was taught by what, gains, curves, and how to repeat it."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from forkleft.evaluate.compare import BenchmarkGain, Comparison
+from forkleft.evaluate.statistics import Estimate, wilson_interval
+from forkleft.report.charts import interval_chart
+from forkleft.report.curves import evaluated
+from forkleft.report.gather import Gathered, Run, Study
+from forkleft.report.run_charts import by_update, charts_of_one, charts_of_several
+from forkleft.study.tables import Table, study_tables
+
+# Updates whose mean is the beginning, or the end, of a run.
+_FEW = 5
+_NOT_COMPARED = ("output_dir", "seed")
+
+
+def title_of(found: Gathered) -> str:
+    """What the page is about, in a few words."""
+    if found.studies:
+        return ", ".join(study.results.name for study in found.studies)
+    names = [run.name for run in found.runs]
+    return names[0] if len(names) == 1 else f"{len(names)} runs" if names else "Results compared"
+
+
+def summary(found: Gathered) -> str:
+    """The head of the page: what was taught by what, how far, and the figures that matter most."""
+    parts = [f"<h1>{escape(title_of(found))}</h1>"]
+    if found.studies:
+        parts += [
+            f'<p class="lead">{escape(study.results.about)}</p>' for study in found.studies if study.results.about
+        ]
+    elif len(found.runs) == 1:
+        run = found.runs[0]
+        parts += [f'<p class="lead">{_taught(run)} {_state(run)}</p>', _tiles(run)]
+    elif found.runs:
+        parts.append(_runs_table(found.runs))
+    # A study has dozens of runs, and their notes are not what it is read for.
+    for run in found.runs if not found.studies else ():
+        lead = f"{escape(run.name)}: " if len(found.runs) > 1 else ""
+        notes = [*run.notes, *_without_updates(run), *_warnings(run)]
+        if run.traced > len(run.traces):
+            notes.append(f"{len(run.traces)} of {run.traced} traces are on this page; --traces {run.traced} shows all")
+        if notes:
+            items = "".join(f"<li>{lead}{escape(note)}</li>" for note in notes)
+            parts.append(f'<ul class="note">{items}</ul>')
+    return "\n".join(parts)
+
+
+def result(found: Gathered) -> str:
+    """Gains with intervals and tests: of the results, of the evaluations in training, and of studies."""
+    comparisons = [(run.name, one) for run in found.runs for one in run.comparisons]
+    comparisons += [(f"{one.a} → {one.b}", one) for one in found.comparisons]
+    parts = [_comparison(name if len(comparisons) > 1 else "", one) for name, one in comparisons]
+    if not comparisons and not found.studies:
+        parts += [_evaluations(run, named=len(found.runs) > 1) for run in found.runs if evaluated(run.logged)]
+    parts += [_study(study) for study in found.studies]
+    if not any(parts):
+        return ""
+    return f'<section id="result"><h2>Did it help?</h2>{"".join(parts)}</section>'
+
+
+def curves(found: Gathered) -> str:
+    """All curves: of one run, or of several with a line for each."""
+    runs = [run for run in found.runs if run.updates]
+    if not runs:
+        return ""
+    charts = charts_of_one(runs[0]) if len(runs) == 1 else charts_of_several(runs)
+    note = "Pale lines are single updates, strong ones their moving means." if len(runs[0].updates) > _FEW else ""
+    return (
+        f'<section id="curves"><h2>How the training went</h2><p class="small">{note}</p>'
+        f'<div class="charts">{"".join(charts)}</div></section>'
+    )
+
+
+def setup(found: Gathered) -> str:
+    """The configuration of every run, and the command that repeats it."""
+    if not found.runs or found.studies:
+        return ""
+    many = len(found.runs) > 1
+    parts = [_configuration(run, named=many) for run in found.runs]
+    return f'<section id="setup"><h2>How to repeat it</h2>{"".join(parts)}</section>'
+
+
+def table(heading: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
+    """A table of escaped cells. words: the columns that hold words instead of figures."""
+
+    def cell(tag: str, text: str, k: int) -> str:
+        kind = ' class="words"' if k in words else ""
+        return f"<{tag}{kind}>{escape(text)}</{tag}>"
+
+    head = "".join(cell("th", text, k) for k, text in enumerate(heading))
+    body = "".join("<tr>" + "".join(cell("td", text, k) for k, text in enumerate(row)) + "</tr>" for row in rows)
+    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+# Summary.
+
+
+def _taught(run: Run) -> str:
+    options, last = run.options, _last_step(run)
+    student, teacher = (f"<b>{escape(str(options.get(name, f'a {name}')))}</b>" for name in ("student", "teacher"))
+    if not run.has_recipe:
+        student, teacher = "A student", "a teacher (a run from Python; its card, README.md, names both)"
+    questions = by_update(run.updates)[0]["questions"] if run.updates else None
+    how = f"{last} update{'' if last == 1 else 's'}" + (f" of {questions:g} questions" if questions else "")
+    return f"{student} was taught by {teacher}: {how}."
+
+
+def _state(run: Run) -> str:
+    wanted = run.options.get("max_steps")
+    of = f" of {wanted}" if isinstance(wanted, int) and wanted > 0 else ""
+    told = {
+        "finished": "finished",
+        "running": f"still running, at update {_last_step(run)}{of}",
+        "stopped": f"not finished, stopped at update {_last_step(run)}{of}",
+    }
+    return f'<span class="state {run.status}">{told[run.status]}</span>'
+
+
+def _tiles(run: Run) -> str:
+    tiles = []
+    for one in run.comparisons:
+        gain = one.mean_gain
+        over = f"{len(one.rows)} benchmarks" if len(one.rows) > 1 else one.rows[0].benchmark
+        told = f"points more right answers on {over} (95%: {100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+        tiles.append((f"{100 * gain.value:+.1f}", told))
+    if not run.comparisons:
+        for name, points in evaluated(run.logged).items():
+            values = list(points.values())
+            tiles.append((_moved(values[0], values[-1]), f"right on {name} questions, native decoding"))
+    rows = run.updates
+    if rows:
+        begin, end = _ends(rows, "student_accuracy")
+        tiles.append((_moved(begin, end), "of training questions right, written most uncertain first"))
+        begin, end = _ends(by_update(rows), "share")
+        tiles.append((_moved(begin, end), "of questions on the teacher’s route"))
+        seconds = sum(value for row in rows for name, value in row.items() if name.startswith("seconds_"))
+        tiles.append((_duration(seconds), f"for {_last_step(run)} updates"))
+    cells = "".join(f'<div class="tile"><b>{escape(big)}</b><span>{escape(small)}</span></div>' for big, small in tiles)
+    return f'<div class="tiles">{cells}</div>' if cells else ""
+
+
+def _runs_table(runs: Sequence[Run]) -> str:
+    differing = [
+        name
+        for name in dict.fromkeys(name for run in runs for name in run.options)
+        if name not in _NOT_COMPARED and len({json.dumps(run.options.get(name), default=str) for run in runs}) > 1
+    ]
+    rows = []
+    for run in runs:
+        ends = _ends(run.updates, "student_accuracy") if run.updates else None
+        held_out = next(iter(evaluated(run.logged).values()), {})
+        values = list(held_out.values())
+        gain = run.comparisons[0].mean_gain if run.comparisons else None
+        own = ", ".join(f"{name} {run.options.get(name, 'default')}" for name in differing)
+        rows.append(
+            (
+                run.name,
+                own or "–",
+                run.status,
+                str(_last_step(run)),
+                _moved(*ends) if ends else "–",
+                _moved(values[0], values[-1]) if values else "–",
+                f"{100 * gain.value:+.1f} ({100 * gain.low:+.1f}, {100 * gain.high:+.1f})" if gain else "–",
+            )
+        )
+    heading = ("run", "what differs", "state", "updates", "right in training", "right held-out", "gain, points")
+    return table(heading, rows, words=(0, 1, 2))
+
+
+def _without_updates(run: Run) -> list[str]:
+    if run.updates:
+        return []
+    return [
+        "no update is logged yet: there are no curves" + (", the run has only begun" if run.status == "running" else "")
+    ]
+
+
+def _warnings(run: Run) -> list[str]:
+    return [f"update {row['step']}: {row['text']}" for row in run.logged if "warning" in row and "text" in row]
+
+
+def _last_step(run: Run) -> int:
+    return max((row["step"] for row in run.updates), default=0)
+
+
+def _ends(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[float, float]:
+    values = [row[name] for row in rows if name in row]
+    first, last = values[:_FEW], values[-_FEW:]
+    return sum(first) / len(first), sum(last) / len(last)
+
+
+def _moved(begin: float, end: float) -> str:
+    return f"{100 * begin:.0f}% → {100 * end:.0f}%"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+# Results.
+
+
+def _comparison(name: str, one: Comparison) -> str:
+    rows = [(row.benchmark, row.gain) for row in one.rows]
+    if len(rows) > 1:
+        rows.append(("mean", one.mean_gain))
+    cells = [_gain_cells(row) for row in one.rows]
+    heading = ("benchmark", "items", "before, %", "after, %", "gain, points", "only before / after", "p", "Holm p")
+    notes = "".join(f"<li>{escape(note)}</li>" for note in one.notes)
+    return (
+        (f"<h3>{escape(name)}</h3>" if name else "")
+        + interval_chart("Gain in right answers, points, with 95% intervals", rows)
+        + table(heading, cells)
+        + f'<p class="small">Before: {escape(one.a)}. After: {escape(one.b)}. Both answered the same items. '
+        "Intervals are 95%. p is McNemar’s exact test on items that only one of them got right; Holm p is corrected "
+        "for the number of benchmarks.</p>" + (f'<ul class="note">{notes}</ul>' if notes else "")
+    )
+
+
+def _gain_cells(row: BenchmarkGain) -> tuple[str, ...]:
+    return (
+        row.benchmark,
+        str(row.items),
+        _percent(row.a),
+        _percent(row.b),
+        f"{100 * row.gain.value:+.1f} ({100 * row.gain.low:+.1f}, {100 * row.gain.high:+.1f})",
+        "–" if row.only_a is None else f"{row.only_a} / {row.only_b}",
+        _p(row.p),
+        _p(row.holm),
+    )
+
+
+def _evaluations(run: Run, *, named: bool) -> str:
+    rows = []
+    for name, points in evaluated(run.logged).items():
+        counts = {row["step"]: row.get(_count_name(name)) for row in run.logged}
+        for step in dict.fromkeys((next(iter(points)), *points)):
+            count, value = counts.get(step), points[step]
+            inner = ""
+            if isinstance(count, int) and count > 0:
+                low, high = wilson_interval(round(value * count), count)
+                inner = f" ({100 * low:.1f}–{100 * high:.1f})"
+            rows.append((name, str(step), str(count or "–"), f"{100 * value:.1f}{inner}"))
+    head = f"<h3>{escape(run.name)}</h3>" if named else ""
+    note = (
+        '<p class="small">Evaluations in training, with 95% intervals of each alone. For a paired test of before and '
+        "after, evaluate both with <code>forkleft eval</code> and name both folders here.</p>"
+    )
+    return head + table(("questions", "update", "items", "right, %"), rows) + note
+
+
+def _count_name(label: str) -> str:
+    name = label.removeprefix("held-out").strip()
+    return f"eval_{name}_count" if name else "eval_count"
+
+
+def _percent(estimate: Estimate) -> str:
+    value, low, high = (f"{100 * x:.1f}" for x in (estimate.value, estimate.low, estimate.high))
+    return f"{value} ({low}–{high})"
+
+
+def _p(value: float | None) -> str:
+    return "–" if value is None else "<0.001" if value < 1e-3 else f"{value:.3f}"
+
+
+def _study(study: Study) -> str:
+    results, analysis = study.results, study.analysis
+    parts = [f"<h3>{escape(results.name)}</h3>"]
+    for decoding, gains in analysis.gains.items():
+        how = f", {decoding}" if len(analysis.gains) > 1 else ""
+        rows = [(arm, effect.mean) for arm, effect in gains.items()]
+        parts.append(interval_chart(f"Gain over the base, points{how}", rows))
+    differences = [(one.name, one.difference.mean) for one in analysis.comparisons]
+    parts.append(interval_chart("Differences between arms, points", differences))
+    parts += [_study_table(one) for one in study_tables(results, analysis)]
+    return "".join(parts)
+
+
+def _study_table(one: Table) -> str:
+    shown = table(one.heading, one.rows, one.words)
+    if one.page_only:
+        return f"<details><summary>{escape(one.title)}</summary>{shown}</details>"
+    note = f'<p class="small">{escape(one.note)}</p>' if one.note else ""
+    return f"<h3>{escape(one.title)}</h3>{shown}{note}"
+
+
+# Configuration.
+
+
+def _configuration(run: Run, *, named: bool) -> str:
+    rows = [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in run.options.items()]
+    cells = "".join(f'<tr><td class="words">{escape(n)}</td><td class="wrap">{escape(v)}</td></tr>' for n, v in rows)
+    head = f"<h3>{escape(run.name)}</h3>" if named else ""
+    command = '<p class="small">This run was started from Python, so there is no command; its options are below.</p>'
+    if run.has_recipe:
+        words = ["forkleft", "train", "--config", str(run.folder / "recipe.yaml")]
+        command = f'<code class="command">{escape(shlex.join(words))} --output_dir NEW_FOLDER</code>'
+    return (
+        f"{head}{command}<details><summary>Configuration: {len(rows)} options that are not defaults</summary>"
+        f'<div class="scroll" tabindex="0"><table><tbody>{cells}</tbody></table></div></details>'
+    )

@@ -1,0 +1,85 @@
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from importlib.resources import files
+
+import pytest
+from reports import HOSTILE, made_up_run, made_up_trace
+
+from forkleft.errors import ForkLeftError
+from forkleft.report.page import json_block, write_report
+
+
+class Scripts(HTMLParser):
+    """The scripts and styles of a page, and the addresses that it names."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.found, self.addresses, self.handlers = [], [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        if tag in ("script", "style"):
+            self.found.append([tag, dict(attributes), ""])
+        self.addresses += [value for name, value in attributes if name in ("src", "href")]
+        self.handlers += [name for name, _ in attributes if name.startswith("on") or name == "style"]
+
+    def handle_data(self, text):
+        if self.found and self.cdata_elem:
+            self.found[-1][2] += text
+
+
+def written(folder, **settings):
+    return Scripts(write_report([folder], **settings).read_text(encoding="utf-8"))
+
+
+def test_the_page_is_complete_and_lets_nothing_else_run(tmp_path):
+    path = write_report([made_up_run(tmp_path / "run")])
+    assert path == tmp_path / "run" / "report.html"
+    html = path.read_text(encoding="utf-8")
+    page = Scripts(html)
+    (policy,) = re.findall(r'Content-Security-Policy" content="(.*?)"', html)
+    assert policy.startswith("default-src 'none';") and "unsafe" not in policy and "http" not in policy
+    running = [text for tag, kind, text in page.found if kind.get("type") != "application/json"]
+    assert len(running) == 2
+    for text in running:
+        assert "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() in policy
+    assert all(address == "data:," or address.startswith("#") for address in page.addresses)
+    assert page.handlers == []
+
+
+def test_data_come_back_as_they_were(tmp_path):
+    folder = made_up_run(tmp_path / "run", traces=[made_up_trace(0, tokens=6) | {"tokens": HOSTILE}])
+    blocks = {kind["id"]: json.loads(text) for _, kind, text in written(folder).found if "id" in kind}
+    assert blocks["trace-0"]["tokens"] == HOSTILE
+    assert blocks["page-data"]["traces"] == [{"run": 0, "step": 1, "route": "LEFTOPD", "label": "question 0?"}]
+    assert [group["learned"] for group in blocks["page-data"]["showcase"]] == [False, True]
+    assert len(blocks["showcase-1"]) == 4
+
+
+def test_nothing_in_a_block_ends_it():
+    text = json_block("x", {"a": "</script><script>", "b": "<!-- é \ud800"})
+    assert text.count("<") == 2
+    assert json.loads(text[text.index(">") + 1 : text.rindex("<")])["a"] == "</script><script>"
+
+
+def test_several_runs_go_to_the_working_folder_or_where_one_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs = [made_up_run(tmp_path / name) for name in ("a", "b")]
+    assert str(write_report(runs)) == "report.html"
+    assert write_report(runs, tmp_path / "new" / "x.html").is_file()
+    (tmp_path / "file").touch()
+    with pytest.raises(ForkLeftError, match="cannot write to"):
+        write_report(runs, tmp_path / "file" / "x.html")
+
+
+def test_the_sources_are_in_the_package():
+    assert {"page.html", "page.css", "page.js"} <= {path.name for path in files("forkleft.report").iterdir()}
+
+
+def test_the_script_never_writes_markup():
+    script = files("forkleft.report").joinpath("page.js").read_text(encoding="utf-8")
+    for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
+        assert word not in script
