@@ -1,18 +1,10 @@
 """A headless Chromium that is installed on this machine; nothing is downloaded."""
 
-import os
 import shutil
 from collections.abc import Iterator
-from typing import NoReturn
 
 import pytest
-
-
-def skip_or_fail(reason: str) -> NoReturn:
-    """Skip a test for want of something; where nothing may be missing, fail."""
-    if os.environ.get("FORKLEFT_NO_SKIPS") == "1":
-        pytest.fail(reason)
-    pytest.skip(reason)
+from skips import skip_or_fail
 
 
 # Not for the whole session: while it is there, no test in this thread can run an event loop.

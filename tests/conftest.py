@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from browser import skip_or_fail
 from exact import float64_throughout
+from skips import skip_or_fail
 
 float64_throughout()
 
