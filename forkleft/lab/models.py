@@ -26,7 +26,11 @@ from forkleft.teacher import Teacher
 from forkleft.vocabulary import resolve_mask_id, resolve_stop_ids
 
 TEACHERS = ("teacher-strong", "teacher-medium", "teacher-weak")
-STUDENTS = ("student-block", "student-shifted")
+# A family's students differ in their pretraining seed.
+STUDENTS = (
+    *("student-block", "student-block-2", "student-block-3"),
+    *("student-shifted", "student-shifted-2", "student-shifted-3"),
+)
 MODELS = TEACHERS + STUDENTS
 # Questions at a time. The models are small.
 BATCH_SIZE = 128
