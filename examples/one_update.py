@@ -25,7 +25,7 @@ from forkleft.prompts import Reading, prompt_ids
 from forkleft.train.prepare import sharing_vocabulary
 from forkleft.verify import Verifier
 
-SEED, BUDGET, PASSES = 57, 64, 16  # BUDGET: tokens of a response. PASSES: R, in which a block of it is written.
+SEED, BUDGET, PASSES = 15, 64, 32  # BUDGET: tokens of a response. PASSES: R, in which a block of it is written.
 RHO, MU, DELTA, RANK_WEIGHT = 0.25, 0.1, 0.1, 0.1  # ρ, μ, δ and λ of the paper.
 
 

@@ -126,9 +126,11 @@ def naive_generate(model, family, prompt, *, budget, passes, order, stop_ids=(ST
             unresolved = [p for p in unresolved if p not in chosen]
             r += 1
         ended = [p for p in range(position, stop) if ids[p] in stop_ids]
-        position = stop
         if ended:
+            # Passes that only write behind the end are not needed.
+            forwards -= r - 1 - max(record[p][0] for p in range(position, ended[0] + 1))
             return ids[start : ended[0] + 1], [record[p] for p in range(start, ended[0] + 1)], True, forwards
+        position = stop
     return ids[start:], [record[p] for p in range(start, end)], False, forwards
 
 

@@ -46,7 +46,7 @@ def test_one_update_prints_what_the_trainer_computes(tmp_path):
         learning_rate=1e-4,
         max_new_tokens=64,
         teacher_max_new_tokens=64,
-        passes=16,
+        passes=32,
         verifier="lab",
         prompt_template="{question}",
         save_strategy="no",

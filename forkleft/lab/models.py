@@ -26,15 +26,20 @@ from forkleft.teacher import Teacher
 from forkleft.vocabulary import resolve_mask_id, resolve_stop_ids
 
 TEACHERS = ("teacher-strong", "teacher-medium", "teacher-weak")
-STUDENTS = ("student-block", "student-shifted")
+# A family's students differ in their pretraining seed.
+STUDENTS = (
+    *("student-block", "student-block-2", "student-block-3"),
+    *("student-shifted", "student-shifted-2", "student-shifted-3"),
+)
 MODELS = TEACHERS + STUDENTS
 # Questions at a time. The models are small.
 BATCH_SIZE = 128
-# Blocks of 16 hold two steps of a chain, several decisions each. Steps fall differently into the blocks of the second
-# family, which count from the start of the sequence.
+# Blocks of 32 hold four steps of a chain. A result is told by the step after it only where both are in one block: that
+# is so for three results of four. Steps fall differently into the blocks of the second family, which count from the
+# start of the sequence.
 FAMILIES = {
-    "block": Family("block", block_size=16, anchor="prompt_end", head="same"),
-    "shifted": Family("block", block_size=16, anchor="absolute", head="shifted"),
+    "block": Family("block", block_size=32, anchor="prompt_end", head="same"),
+    "shifted": Family("block", block_size=32, anchor="absolute", head="shifted"),
 }
 
 _WEIGHT_FILE = "model.safetensors"
@@ -85,7 +90,7 @@ class LabModel:
     @cached_property
     def student(self) -> Student | None:
         """The model as a diffusion student; None if it is autoregressive."""
-        return None if self.card.family is None else lab_student(self.model, self.tokenizer, self.card.family)
+        return None if self.card.family is None else lab_student(self.model, self.tokenizer, FAMILIES[self.card.family])
 
     @cached_property
     def evaluated(self) -> Student | Teacher:
@@ -94,12 +99,10 @@ class LabModel:
         return self.student or Teacher(self.model, self.tokenizer, stop_ids=stop_ids, batch_size=BATCH_SIZE)
 
 
-def lab_student(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, family: str) -> Student:
-    """A lab model as a student of one of the lab's families."""
+def lab_student(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, family: Family) -> Student:
+    """A lab model as a student, usually of one of the lab's families."""
     stop_ids = resolve_stop_ids(tokenizer, model.generation_config)
-    return Student.from_model(
-        model, FAMILIES[family], resolve_mask_id(tokenizer, model.config), stop_ids, tokenizer=tokenizer
-    )
+    return Student.from_model(model, family, resolve_mask_id(tokenizer, model.config), stop_ids, tokenizer=tokenizer)
 
 
 def load_model(name: str) -> LabModel:
@@ -195,6 +198,8 @@ def _page(card: Card) -> str:
 
 def _steps(card: Card) -> str:
     steps, causal = card.recipe["steps"], card.recipe["causal_steps"]
-    return (
-        f"{steps:,} steps" if not causal else f"{causal:,} steps of next-token prediction, then {steps:,} of denoising,"
-    )
+    if not causal:
+        return f"{steps:,} steps"
+    last = card.recipe.get("last_steps", 0)
+    end = f" and {last:,} with blocks of 32, in which `*` is mostly guessed," if last else ","
+    return f"{causal:,} steps of next-token prediction, then {steps:,} of denoising{end}"

@@ -2,10 +2,12 @@
 
     python -m forkleft.lab.pretrain teacher --strength strong --output runs/teacher-strong
     python -m forkleft.lab.pretrain student --family block --output runs/student-block
+    python -m forkleft.lab.pretrain student --family block --seed 1 --output runs/student-block-2
 
 Teachers learn to predict the next token of the solution, given the question. Students are made as real ones are: an
 autoregressive model first, then denoising, block by block (`objective/denoising.py`). They saw `*` in few of their
-steps, which leaves them something to learn.
+steps. In a last phase, with longer blocks, most results of `*` are random digits, told only by what follows: the
+student unlearns a part of `*`, is unsure of it from the left, and reads it off the right.
 
 A run is a function of its arguments: same machine, same thread count, same weights. Each run ends by measuring the
 held-out sets and writing the model's card.
@@ -25,7 +27,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config,
 from forkleft.errors import ForkLeftError
 from forkleft.lab.accuracy import measure, tally_of
 from forkleft.lab.benchmarks import MAX_NEW_TOKENS, lab_set
-from forkleft.lab.models import Card, LabModel, lab_student, save_model
+from forkleft.lab.models import FAMILIES, Card, LabModel, lab_student, save_model
 from forkleft.lab.questions import EQUAL_SHARES, HELD_OUT_SETS, Question, check_shares, training_stream
 from forkleft.lab.tokenizer import END_OF_TEXT, END_OF_TURN, build_tokenizer
 from forkleft.objective.denoising import Sample, denoising_loss
@@ -37,6 +39,7 @@ from forkleft.students.bundled import LAB_VERSION
 
 _IGNORED = -100
 _HEAD_DIM = 24
+_LAST_SEED, _LAST_WARMUP = 1000, 25
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,14 @@ class Pretraining:
     threads: int = 1
     shares: tuple[float, ...] = EQUAL_SHARES
     choice_share: float = 0.5
+    # The block size of a student's denoising before the last phase, which has the family's.
+    first_block: int = 16
+    # A student's last phase: so many steps of denoising, weighted by 1/t (`last_rate`). `guessed` is the share of
+    # `*` results that are random digits.
+    last_steps: int = 0
+    last_lr: float = 1e-3
+    last_shares: tuple[float, ...] = (0.4, 0.4, 0.2)
+    guessed: float = 0.7
 
 
 TEACHERS = {
@@ -66,9 +77,17 @@ TEACHERS = {
 }
 # Enough steps to know + and - well, and few enough `*` to leave that half known. How much of it is learned depends on
 # the steps at least as much as on the share: with 1% and 5000 steps a student of the first family has 82% of the
-# four-step chains right, and little is left to teach.
+# four-step chains right, and little is left to teach. The last phase brings both families to about the same point:
+# without random digits a student has no use for the right side of a result, with nothing else it loses `*` altogether.
 _STUDENT = Pretraining(
-    layers=3, width=96, causal_steps=1800, steps=3000, lr=2e-3, shares=(0.495, 0.495, 0.01), choice_share=0.2
+    layers=3,
+    width=96,
+    causal_steps=1800,
+    steps=3000,
+    lr=2e-3,
+    shares=(0.495, 0.495, 0.01),
+    choice_share=0.2,
+    last_steps=400,
 )
 STUDENTS = {"block": _STUDENT, "shifted": replace(_STUDENT, steps=3500, shares=(0.49, 0.49, 0.02))}
 
@@ -141,15 +160,40 @@ def train_student(recipe: Pretraining, family: str) -> Student:
     model = build_model(recipe, tokenizer)
     stream = _stream(recipe)
     _train(model, recipe, recipe.causal_steps, stream, _causal_loss(model, recipe, tokenizer))
-    student = lab_student(model, tokenizer, family)
+    first = lab_student(model, tokenizer, replace(FAMILIES[family], block_size=recipe.first_block))
     hidden = keyed_generator(recipe.seed, "denoising")
 
     def denoising(stream: Iterator[Question]) -> torch.Tensor:
         samples = [Sample(*encode(next(stream), tokenizer)) for _ in range(recipe.batch)]
-        return denoising_loss(student, samples, budget=MAX_NEW_TOKENS, generator=hidden)
+        return denoising_loss(first, samples, budget=MAX_NEW_TOKENS, generator=hidden)
 
     _train(model, recipe, recipe.steps, stream, denoising)
+    student = lab_student(model, tokenizer, FAMILIES[family])
+    train_last(student, recipe)
     return student
+
+
+def train_last(student: Student, recipe: Pretraining) -> None:
+    """The last phase, on questions and hidden positions of its own."""
+    stream = training_stream(
+        _LAST_SEED + recipe.seed,
+        shares=recipe.last_shares,
+        choice_share=recipe.choice_share,
+        guessed=recipe.guessed,
+    )
+    hidden = keyed_generator(recipe.seed, "finishing")
+
+    def denoising(stream: Iterator[Question]) -> torch.Tensor:
+        samples = [Sample(*encode(next(stream), student.text_tokenizer)) for _ in range(recipe.batch)]
+        return denoising_loss(student, samples, budget=MAX_NEW_TOKENS, generator=hidden, weighting="ratio")
+
+    _train(student.model, recipe, recipe.last_steps, stream, denoising, lambda step: last_rate(recipe, step))
+
+
+def last_rate(recipe: Pretraining, step: int) -> float:
+    """A short warm-up, because the optimizer is new, then constant, and down to zero in the last quarter."""
+    left = (recipe.last_steps - step) / (recipe.last_steps / 4)
+    return recipe.last_lr * min(1.0, (step + 1) / _LAST_WARMUP, left)
 
 
 def _stream(recipe: Pretraining) -> Iterator[Question]:
@@ -174,6 +218,7 @@ def _train(
     steps: int,
     stream: Iterator[Question],
     batch_loss: Callable[[Iterator[Question]], torch.Tensor],
+    rate: Callable[[int], float] | None = None,
 ) -> None:
     """AdamW over `steps` batches of the stream; leaves the model in evaluation mode."""
     torch.set_num_threads(recipe.threads)
@@ -186,7 +231,7 @@ def _train(
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(recipe, step, steps)
+                group["lr"] = learning_rate(recipe, step, steps) if rate is None else rate(step)
             optimizer.step()
             meter.move(step + 1)
             meter.tell(f"loss {loss.item():.4f}")
@@ -202,6 +247,7 @@ def main(arguments: list[str] | None = None) -> None:
     student = roles.add_parser("student", help="a diffusion student")
     student.add_argument("--family", choices=STUDENTS, required=True)
     student.add_argument("--causal-steps", type=int, help="another number of steps before denoising than the recipe's")
+    student.add_argument("--last-steps", type=int, help="another number of steps of the last phase than the recipe's")
     for role in (teacher, student):
         role.add_argument("--output", type=Path, required=True, help="folder to write, which must not exist yet")
         role.add_argument("--steps", type=int, help="train for another number of steps than the recipe says")
@@ -210,14 +256,18 @@ def main(arguments: list[str] | None = None) -> None:
 
     kind = f"--strength {options.strength}" if options.role == "teacher" else f"--family {options.family}"
     recipe = TEACHERS[options.strength] if options.role == "teacher" else STUDENTS[options.family]
-    overrides = ("steps", "seed", "causal_steps")
+    overrides = ("steps", "seed", "causal_steps", "last_steps")
     changed = {name: value for name in overrides if (value := getattr(options, name, None)) is not None}
     recipe = replace(recipe, **changed)
-    if recipe.steps < 1 or recipe.causal_steps < 0:
-        raise ForkLeftError(f"--steps must be at least 1, found {recipe.steps}; --causal-steps not below 0")
+    if recipe.steps < 1 or min(recipe.causal_steps, recipe.last_steps) < 0:
+        raise ForkLeftError(
+            f"--steps must be at least 1, found {recipe.steps}; --causal-steps and --last-steps not below 0"
+        )
     if options.output.exists():
         raise ForkLeftError(f"{options.output} exists already; name a new folder")
     name = f"{options.role}-{kind.split()[1]}"
+    if options.role == "student" and recipe.seed:
+        name += f"-{recipe.seed + 1}"
     given = "".join(f" --{key.replace('_', '-')} {value}" for key, value in changed.items())
     card = Card(
         name=name,

@@ -99,20 +99,24 @@ def questions(
 
 
 def training_stream(
-    seed: int, *, shares: tuple[float, ...] = EQUAL_SHARES, choice_share: float = 0.0
+    seed: int, *, shares: tuple[float, ...] = EQUAL_SHARES, choice_share: float = 0.0, guessed: float = 0.0
 ) -> Iterator[Question]:
     """An endless stream of training questions: chains of all step counts alike, and a share of multiple-choice ones.
 
     Multiple-choice questions have two steps, because they are answered at once: models of the lab's size cannot do more
-    without writing. Questions may repeat.
+    without writing. Questions may repeat. guessed: the share of the `*` steps whose result is a random digit, from which
+    the chain goes on. What follows tells such a result, what stands before it does not.
     """
     check_shares(shares)
+    if not 0 <= guessed <= 1:
+        raise ForkLeftError(f"expected a share of guessed products from 0 to 1, found {guessed}")
     rng = random.Random(f"{seed}/stream")
     while True:
         if rng.random() < choice_share:
-            yield _draw(rng, MIN_STEPS, "train", shares, "choice")
+            yield _draw(rng, MIN_STEPS, "train", shares, "choice", guessed)
         else:
-            yield _draw(rng, MIN_STEPS + _below(rng, MAX_STEPS - MIN_STEPS + 1), "train", shares, "chain")
+            steps = MIN_STEPS + _below(rng, MAX_STEPS - MIN_STEPS + 1)
+            yield _draw(rng, steps, "train", shares, "chain", guessed)
 
 
 def held_out(name: str, count: int = HELD_OUT_COUNT) -> list[Question]:
@@ -144,10 +148,12 @@ def check_shares(shares: tuple[float, ...]) -> None:
         )
 
 
-def _draw(rng: random.Random, steps: int, split: Split, shares: tuple[float, ...], form: Form) -> Question:
-    chain, solution, result = _chain(rng, steps, shares)
+def _draw(
+    rng: random.Random, steps: int, split: Split, shares: tuple[float, ...], form: Form, guessed: float = 0.0
+) -> Question:
+    chain, solution, result = _chain(rng, steps, shares, guessed)
     while split_of(chain) != split:
-        chain, solution, result = _chain(rng, steps, shares)
+        chain, solution, result = _chain(rng, steps, shares, guessed)
     # The chain decides everything else, so that an id means the same question under every seed.
     rng = random.Random(chain)
     id_ = f"lab-{form}-{steps}-{text_digest(chain)[:12]}"
@@ -164,7 +170,7 @@ def _draw(rng: random.Random, steps: int, split: Split, shares: tuple[float, ...
     return Question(id_, chain, f'"answer": "{letter}"', letter, steps, tuple(str(digit) for digit in options))
 
 
-def _chain(rng: random.Random, steps: int, shares: tuple[float, ...]) -> tuple[str, str, int]:
+def _chain(rng: random.Random, steps: int, shares: tuple[float, ...], guessed: float) -> tuple[str, str, int]:
     """A random chain: its question, the steps of its solution, and the value of its last variable."""
     values = [_below(rng, 10)]
     question, solution = [f"a={values[0]};"], []
@@ -176,6 +182,9 @@ def _chain(rng: random.Random, steps: int, shares: tuple[float, ...]) -> tuple[s
         other = (_VARIABLES[earlier], values[earlier]) if rng.random() < 0.5 else (str(digit), digit)
         (left, x), (right, y) = (previous, other) if rng.random() < 0.5 else (other, previous)
         value = {"+": x + y, "-": x - y, "*": x * y}[operator] % 10
+        # No draw where nothing is guessed: the questions of a seed stay what they are.
+        if guessed and operator == "*" and rng.random() < guessed:
+            value = _below(rng, 10)
         name = _VARIABLES[step]
         question.append(f"{name}={left}{operator}{right};")
         solution.append(f"{name}={x}{operator}{y}={value};")

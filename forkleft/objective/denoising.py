@@ -13,6 +13,7 @@ Shapes: M hidden positions of all samples, V vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -20,6 +21,8 @@ from torch.nn.functional import cross_entropy
 from forkleft.errors import ForkLeftError
 from forkleft.students.attention import PackedLayout, Replica, Stream
 from forkleft.students.student import Student
+
+Weighting = Literal["positions", "ratio"]
 
 
 @dataclass(frozen=True)
@@ -31,25 +34,39 @@ class Sample:
 
 
 def denoising_loss(
-    student: Student, samples: Sequence[Sample], *, budget: int, generator: torch.Generator
+    student: Student,
+    samples: Sequence[Sample],
+    *,
+    budget: int,
+    generator: torch.Generator,
+    weighting: Weighting = "positions",
 ) -> torch.Tensor:
     """The mean cross-entropy at the hidden positions; gradients flow. `generator` decides what is hidden.
 
+    weighting: `positions`: all hidden positions count the same, so that blocks of which much is hidden weigh most.
+    `ratio`: each counts 1/t, where t is the share of its block that is hidden, as in the likelihood bound of masked
+    diffusion; a block then counts by its length, whatever is hidden. t is the share that came out, not the one that was
+    drawn: the same on average, without weights that have no bound.
     Raises ForkLeftError for a response that is empty, exceeds the budget or does not end with a stop id.
     """
-    streams, wanted, targets = [], [], []
+    streams, wanted, targets, weights = [], [], [], []
     for sample in samples:
         sequence = _filled(student, sample, budget)
         make = _full_stream if student.family.attention == "full" else _block_stream
-        stream, reads, positions = make(student, sequence, len(sample.prompt), generator)
+        stream, reads, hidden = make(student, sequence, len(sample.prompt), generator)
         streams.append(stream)
         wanted.append(reads)
-        targets += [sequence[position] for position in positions]
+        targets += [sequence[position] for position, _ in hidden]
+        weights += [1 / share for _, share in hidden]
     layout = PackedLayout(streams, student.device)
     rows = [layout.token(q, *place) for q, reads in enumerate(wanted) for place in reads]
     hidden_ND = student.hidden(layout.ids_N, layout.positions_N, layout)
     logits_MV = student.logits(hidden_ND[torch.tensor(rows, device=hidden_ND.device)])
-    return cross_entropy(logits_MV, torch.tensor(targets, device=logits_MV.device))
+    losses_M = cross_entropy(logits_MV, torch.tensor(targets, device=logits_MV.device), reduction="none")
+    if weighting == "positions":
+        return losses_M.mean()
+    weights_M = losses_M.new_tensor(weights)
+    return (weights_M * losses_M).sum() / weights_M.sum()
 
 
 def _filled(student: Student, sample: Sample, budget: int) -> list[int]:
@@ -66,20 +83,24 @@ def _filled(student: Student, sample: Sample, budget: int) -> list[int]:
 
 def _block_stream(
     student: Student, sequence: list[int], prompt: int, generator: torch.Generator
-) -> tuple[Stream, list[tuple[int | None, int]], list[int]]:
-    """Clean stream and noisy blocks, where to read (replica or None for clean, offset), and the hidden positions."""
+) -> tuple[Stream, list[tuple[int | None, int]], list[tuple[int, float]]]:
+    """Clean stream and noisy blocks, where to read (replica or None for clean, offset), and the hidden positions.
+
+    With each hidden position comes the share of its block that is hidden.
+    """
     family = student.family
     replicas: list[Replica] = []
     reads: list[tuple[int | None, int]] = []
-    positions: list[int] = []
+    hidden: list[tuple[int, float]] = []
     begin = prompt
     while begin < len(sequence):
         start, end = family.segment(begin, prompt)
         end = min(end, len(sequence))
         ids = sequence[start:end]
-        for position in _hidden(begin, end, generator):
+        positions = _hidden(begin, end, generator)
+        for position in positions:
             ids[position - start] = student.vocabulary.mask_id
-            positions.append(position)
+            hidden.append((position, len(positions) / (end - begin)))
             # A shifted head predicts a block's first token from the clean token before it.
             source = position - family.shift
             reads.append((None, source) if source < start else (len(replicas), source - start))
@@ -87,19 +108,20 @@ def _block_stream(
         begin = end
     clean = sequence[: max(prompt, replicas[-1].start)]
     blocks = [family.block_of(position, prompt) for position in range(len(clean))]
-    return Stream(clean, blocks, replicas), reads, positions
+    return Stream(clean, blocks, replicas), reads, hidden
 
 
 def _full_stream(
     student: Student, sequence: list[int], prompt: int, generator: torch.Generator
-) -> tuple[Stream, list[tuple[int | None, int]], list[int]]:
+) -> tuple[Stream, list[tuple[int | None, int]], list[tuple[int, float]]]:
     """As `_block_stream`, for a model in which everything sees everything."""
     positions = _hidden(prompt, len(sequence), generator)
     ids = list(sequence)
     for position in positions:
         ids[position] = student.vocabulary.mask_id
     reads: list[tuple[int | None, int]] = [(None, position - student.family.shift) for position in positions]
-    return Stream(ids, [0] * len(ids)), reads, positions
+    share = len(positions) / (len(sequence) - prompt)
+    return Stream(ids, [0] * len(ids)), reads, [(position, share) for position in positions]
 
 
 def _hidden(begin: int, end: int, generator: torch.Generator) -> list[int]:

@@ -5,7 +5,8 @@
 
 Before pass r of a block one native forward gives a distribution over 𝒱 at every unresolved position; the k_r positions
 of highest priority each take their argmax token from that same forward (paper eq. `commit`), and all are written before
-the next pass. When a block holds a stop id, the response is cut after the first one and later blocks are not written.
+the next pass. A response ends with its first stop id, as soon as that and all before it is written: what a pass would
+write behind it is never read.
 
 A row's tokens do not depend on the other rows of the batch. When a row finishes, another takes its place; each row has
 its own block and pass, and random choices are keyed by seed and question.
@@ -134,6 +135,8 @@ class _Rollout:
         self.entropy_RL = torch.zeros((places, columns), dtype=dtype, device=device)
         self.confidence_RL = torch.zeros((places, columns), dtype=dtype, device=device)
         self.noise_RL = torch.zeros((places, columns), dtype=torch.float64)
+        self.stop_ids = torch.tensor(student.vocabulary.stop_ids, device=device)
+        self.is_stop_RL = torch.zeros((places, columns), dtype=torch.bool, device=device)
 
     def run(self) -> list[Trajectory]:
         waiting = iter(range(len(self.prompts)))
@@ -147,7 +150,7 @@ class _Rollout:
             # From the last place to the first: a row that moves into a freed place has then been handled already.
             for place in reversed(range(len(self.rows))):
                 row = self.rows[place]
-                if not self.unresolved_in_window[place] and (trajectory := self.close_window(place)):
+                if self.closed[place] and (trajectory := self.close_window(place)):
                     done[row.number] = trajectory
                     self.leave(place)
         return [done[number] for number in range(len(self.prompts))]
@@ -175,6 +178,7 @@ class _Rollout:
             self.entropy_RL,
             self.confidence_RL,
             self.noise_RL,
+            self.is_stop_RL,
         ):
             table[place] = table[last]
         self.rows[place] = self.rows[last]
@@ -186,7 +190,7 @@ class _Rollout:
         start, end = family.segment(position, len(row.prompt))
         row.segment_start, row.segment_end, row.this_pass = start, min(end, row.end), 1
         row.window_start, row.window_end = position, min(family.window(position, len(row.prompt))[1], row.segment_end)
-        self.unresolved_RL[place] = False
+        self.unresolved_RL[place] = self.is_stop_RL[place] = False
         self.unresolved_RL[place, position : row.window_end] = True
         if self.noisy:
             noise = torch.rand(row.window_end - position, generator=row.generators["order"], dtype=torch.float64)
@@ -224,15 +228,20 @@ class _Rollout:
         chosen = (place_U[chosen_U], position_U[chosen_U])
         if self.temperature > 0:
             uniform_U = self.uniform(place_U, offset_U)
-            self.ids_RL[chosen] = sample(logits_UV[chosen_U], uniform_U[chosen_U], self.temperature, self.top_p)
+            token_C = sample(logits_UV[chosen_U], uniform_U[chosen_U], self.temperature, self.top_p)
         else:
-            self.ids_RL[chosen] = logits_UV[chosen_U].argmax(dim=-1)
+            token_C = logits_UV[chosen_U].argmax(dim=-1)
+        self.ids_RL[chosen] = token_C
+        self.is_stop_RL[chosen] = torch.isin(token_C, self.stop_ids)
         self.pass_RL[chosen] = pass_R[chosen[0]]
         self.entropy_RL[chosen] = entropy_U[chosen_U].to(self.entropy_RL.dtype)
         self.confidence_RL[chosen] = confidence_U[chosen_U].to(self.entropy_RL.dtype)
         self.unresolved_RL[chosen] = False
-        committed = torch.bincount(chosen[0], minlength=count).tolist()
-        self.unresolved_in_window = [before - now for before, now in zip(left, committed, strict=True)]
+        # The first position of each row that is open or a stop id decides: a stop id ends the response. If there is
+        # neither, the window is full.
+        open_RL, stop_RL = self.unresolved_RL[:count], self.is_stop_RL[:count]
+        first_R1 = (open_RL | stop_RL).to(torch.uint8).argmax(dim=1, keepdim=True)
+        self.closed = (~open_RL.gather(1, first_R1)[:, 0]).tolist()
         for row in self.rows:
             row.this_pass += 1
             row.forwards += 1
@@ -249,7 +258,7 @@ class _Rollout:
         return torch.stack(drawn).to(self.entropy_RL)[place_U, offset_U]
 
     def close_window(self, place: int) -> Trajectory | None:
-        """After the last commit of a window: the trajectory if the response has ended; else start the next window."""
+        """When a window is full or holds the end: the trajectory if the response has ended; else start the next one."""
         row = self.rows[place]
         first = len(row.prompt)
         written = self.ids_RL[place, row.window_start : row.window_end].tolist()

@@ -5,7 +5,7 @@ from pathlib import Path
 from forkleft.errors import ForkLeftError, did_you_mean
 
 # Increased when a better lab replaces this one: weights of two versions are never mixed.
-LAB_VERSION = 1
+LAB_VERSION = 2
 
 _PREFIX = "lab:"
 _WEIGHTS = Path(__file__).parents[1] / "lab" / "weights" / f"v{LAB_VERSION}"

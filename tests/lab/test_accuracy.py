@@ -83,14 +83,14 @@ def test_students_write_with_their_native_sampler(student):
 
 @pytest.mark.parametrize("student", ["block"], indirect=True)
 def test_a_student_reads_the_answer_slot_in_its_block(student):
-    """By hand: prompt, prefix, and masks to the end of the 16-token block; all of the block sees itself and before."""
+    """By hand: prompt, prefix, and masks to the end of the 32-token block; all of the block sees itself and before."""
     loaded = student
     tokenizer = loaded.tokenizer
     items = lab_set("choice-2", 6)
     for item, record in zip(items.items, measure(loaded, items).records, strict=True):
         prompt = tokenizer.encode(f"<|user|>{asked(item)}<|assistant|>", add_special_tokens=False)
         prefix = tokenizer.encode('"answer": "', add_special_tokens=False)
-        ids = prompt + prefix + [tokenizer.mask_token_id] * (16 - len(prefix))
+        ids = prompt + prefix + [tokenizer.mask_token_id] * (32 - len(prefix))
         seen = torch.ones(len(ids), len(ids), dtype=torch.bool)
         seen[: len(prompt), len(prompt) :] = False
         logits = loaded.model(input_ids=torch.tensor([ids]), attention_mask=seen[None, None]).logits[0]

@@ -46,7 +46,7 @@ def test_the_cards_show_three_strengths():
 
 def test_the_cards_leave_the_students_room_to_learn():
     for name in STUDENTS:
-        assert 0.45 <= read_card(model_path(name)).accuracy["chain-4"].accuracy <= 0.65
+        assert 0.3 <= read_card(model_path(name)).accuracy["chain-4"].accuracy <= 0.65
 
 
 def test_a_card_says_whether_a_model_is_a_student():
@@ -70,7 +70,7 @@ def test_a_model_is_evaluated_as_it_would_be_by_its_name(name):
 
 def test_all_weights_together_stay_small():
     size = sum(file.stat().st_size for name in MODELS for file in model_path(name).iterdir())
-    assert size < 10_000_000
+    assert size < 12_000_000
 
 
 def test_unknown_model_names_what_exists():

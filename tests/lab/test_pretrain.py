@@ -13,9 +13,11 @@ from forkleft.lab.pretrain import (
     Pretraining,
     build_model,
     encode,
+    last_rate,
     learning_rate,
     main,
     teacher_batch,
+    train_last,
     train_student,
     train_teacher,
 )
@@ -43,13 +45,13 @@ def test_training_is_deterministic_in_its_recipe():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_student_training_is_deterministic_and_learns(family):
-    recipe = replace(STUDENTS[family], causal_steps=2, steps=3, batch=4)
+    recipe = replace(STUDENTS[family], causal_steps=2, steps=3, last_steps=2, batch=4)
     one, two = train_student(recipe, family), train_student(recipe, family)
     pairs = zip(one.model.parameters(), two.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
     recipe = Pretraining(layers=1, width=48, steps=60, batch=8, lr=1e-2, warmup=5)
     trained = train_student(recipe, family)
-    fresh = lab_student(build_model(recipe, trained.tokenizer), trained.tokenizer, family)
+    fresh = lab_student(build_model(recipe, trained.tokenizer), trained.tokenizer, FAMILIES[family])
     stream = training_stream(99)
     examples = [Sample(*encode(next(stream), trained.tokenizer)) for _ in range(32)]
     with torch.no_grad():
@@ -64,12 +66,27 @@ def test_the_cards_command_reaches_the_same_weights_step_by_step(name, tmp_path,
     card = load_model(name).card
     role, _, kind, *_ = words = card.command.split()[3:]
     recipe = (TEACHERS if role == "teacher" else STUDENTS)[kind]
-    assert Pretraining(**card.recipe | {"shares": tuple(card.recipe["shares"])}) == recipe
-    fewer = ["--steps", "5"] if role == "teacher" else ["--steps", "3", "--causal-steps", "3"]
+    told = {key: tuple(value) if isinstance(value, list) else value for key, value in card.recipe.items()}
+    assert Pretraining(**told) == replace(recipe, seed=card.recipe["seed"])
+    fewer = ["--steps", "5"] if role == "teacher" else ["--steps", "3", "--causal-steps", "3", "--last-steps", "2"]
     for folder in ("one", "two"):
         main([*words[:-1], str(tmp_path / folder), *fewer])
     weights = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("one", "two")]
     assert weights[0] == weights[1]
+
+
+def test_the_last_phase_has_its_own_questions_blocks_and_rate():
+    """It goes on from the weights of the phases before, and takes nothing from their streams."""
+    recipe = replace(STUDENTS["block"], causal_steps=1, steps=2, last_steps=0, batch=4)
+    one = train_student(recipe, "block")
+    longer = replace(recipe, last_steps=2)
+    train_last(one, longer)
+    two = train_student(longer, "block")
+    pairs = zip(one.model.parameters(), two.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert two.family.block_size == 2 * recipe.first_block
+    rates = [last_rate(STUDENTS["block"], step) for step in (0, 24, 300, 350)]
+    assert rates == pytest.approx([4e-5, 1e-3, 1e-3, 5e-4])
 
 
 def test_training_learns():
@@ -118,10 +135,14 @@ def test_main_writes_a_model_with_a_card(tmp_path, few_questions):
 @pytest.mark.slow
 def test_main_writes_a_student(tmp_path, few_questions):
     folder = tmp_path / "student"
-    main(["student", "--family", "shifted", "--steps", "2", "--causal-steps", "1", "--output", str(folder)])
+    words = "student --family shifted --steps 2 --causal-steps 1 --seed 1 --last-steps 1 --output"
+    main([*words.split(), str(folder)])
     loaded = load_folder(folder)
     assert loaded.student.family == FAMILIES["shifted"]
-    assert "student --family shifted --steps 2 --causal-steps 1 --output student-shifted" in loaded.card.command
+    assert (
+        "student --family shifted --steps 2 --seed 1 --causal-steps 1 --last-steps 1 --output student-shifted-2"
+        in loaded.card.command
+    )
 
 
 def test_no_steps_is_an_error(tmp_path):

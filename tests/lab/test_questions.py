@@ -141,3 +141,29 @@ def test_asking_for_more_than_exist(monkeypatch):
 def test_unknown_set_names_what_exists():
     with pytest.raises(ForkLeftError, match="no held-out set 'chain-9'; there are chain-2"):
         held_out("chain-9")
+
+
+def test_guessed_products_are_random_digits_from_which_the_chain_goes_on():
+    plain = list(itertools.islice(training_stream(5, shares=(0, 0, 1)), 400))
+    guessed = list(itertools.islice(training_stream(5, shares=(0, 0, 1), guessed=0.7), 400))
+    wrong = total = 0
+    for item in guessed:
+        *steps, marked = item.solution.split(";")
+        names = {"a": item.question[2]}
+        for asked, step in zip(item.question.split(";")[1:], steps, strict=False):
+            name, expression, value = step.split("=")
+            left, right = asked.split("=")[1].split("*")
+            assert expression == f"{names.get(left, left)}*{names.get(right, right)}"
+            names[name] = value
+            wrong += eval(expression) % 10 != int(value)
+            total += 1
+        assert marked == f"#{names[name]}"
+    # Seven of ten are drawn, and a draw is right by chance in one of ten.
+    assert 0.58 < wrong / total < 0.68
+    assert all(item.answer == str(evaluate_chain(item.question)) for item in plain)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1])
+def test_a_share_of_guesses_beyond_all_or_nothing_is_an_error(share):
+    with pytest.raises(ForkLeftError, match="from 0 to 1"):
+        next(training_stream(0, guessed=share))

@@ -25,9 +25,9 @@ def hide(first, last, generator):
     return hidden or [first + int(ratio[1] * (last - first))]
 
 
-def naive_loss(model, family, examples, generator):
+def naive_loss(model, family, examples, generator, weighting="positions"):
     """One forward for each block: everything before it clean, the block in part hidden, nothing after it."""
-    losses = []
+    losses, means, lengths = [], [], []
     for example in examples:
         prompt, end = len(example.prompt), len(example.prompt) + BUDGET
         sequence = [*example.prompt, *example.response]
@@ -42,19 +42,26 @@ def naive_loss(model, family, examples, generator):
             for position in hidden:
                 source = position if family.head == "same" else position - 1
                 losses.append(-logits[source].log_softmax(-1)[sequence[position]])
+            means.append(torch.stack(losses[-len(hidden) :]).mean())
+            lengths.append(last - begin)
             begin = last
-    return torch.stack(losses).mean()
+    if weighting == "positions":
+        return torch.stack(losses).mean()
+    # 1/t at each hidden position makes of a block its mean loss times its length.
+    return sum(mean * length for mean, length in zip(means, lengths, strict=True)) / sum(lengths)
 
 
+@pytest.mark.parametrize("weighting", ["positions", "ratio"])
 @pytest.mark.parametrize("family", FAMILIES, ids=family_name)
-def test_loss_and_gradients_equal_one_forward_a_block(family):
+def test_loss_and_gradients_equal_one_forward_a_block(family, weighting):
     student = tiny_student(family, dtype=torch.float64)
     model = plain_copy(student)
     for seed in range(3):
         student.model.zero_grad()
         model.zero_grad()
-        found = denoising_loss(student, EXAMPLES, budget=BUDGET, generator=keyed_generator(seed))
-        expected = naive_loss(model, family, EXAMPLES, keyed_generator(seed))
+        generators = [keyed_generator(seed), keyed_generator(seed)]
+        found = denoising_loss(student, EXAMPLES, budget=BUDGET, generator=generators[0], weighting=weighting)
+        expected = naive_loss(model, family, EXAMPLES, generators[1], weighting)
         assert_exact(found, expected)
         found.backward()
         expected.backward()

@@ -86,7 +86,7 @@ def test_a_check_says_what_would_run_and_leaves_nothing(tmp_path, capsys, no_wei
     assert text.splitlines() == [
         "student    lab:student-block, 342,576 weights, adapters of rank 4 trained in",
         "           float32",
-        "           block attention, blocks of 16, anchor prompt_end, same head",
+        "           block attention, blocks of 32, anchor prompt_end, same head",
         "teacher    lab:teacher-strong, 453,408 weights in float32",
         "questions  8 of lab:train, 8 with a reference solution",
         "           2 of lab:chain-4 for evaluation",
