@@ -33,7 +33,7 @@ def test_results_beside_it_are_shown_with_their_tests(tmp_path):
     for name, model in (("base", "student-block"), ("trained", "student-shifted")):
         shutil.copytree(BEFORE / "evaluation" / model, folder / "results" / name)
     html = sections.result(gather([folder]))
-    assert "<td>50.0 (18.8–81.2)</td>" in html and "Holm p" in html
+    assert "<td>83.3 (43.6–97.0)</td>" in html and "Holm p" in html
     assert "model.family.anchor is prompt_end in A and absolute in B" in html
 
 
