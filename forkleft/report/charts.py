@@ -1,4 +1,4 @@
-"""Charts as SVG, for a page of HTML: lines, stacked areas, and values with intervals.
+"""Charts as SVG, for a page of HTML: lines, stacked areas, and values with intervals; and tables.
 
 Colours are classes (`c1` to `c8`) that the page's stylesheet defines for light and dark; lines differ by dashes, too,
 and their ends by markers. All texts are escaped. Widths are in units of the drawing, which fills the width it is given.
@@ -134,6 +134,18 @@ def interval_chart(title: str, rows: Sequence[tuple[str, Estimate]], *, signed: 
     said = "; ".join(f"{label} {100 * e.value:+.1f}" for label, e in rows)
     picture = _svg(f"{title}: {said}", parts, _WIDTH, height)
     return f'<figure class="chart wide"><figcaption>{escape(title)}</figcaption>{picture}</figure>'
+
+
+def table(heading: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
+    """A table of escaped cells. words: the columns that hold words instead of figures."""
+
+    def cell(tag: str, text: str, k: int) -> str:
+        kind = ' class="words"' if k in words else ""
+        return f"<{tag}{kind}>{escape(text)}</{tag}>"
+
+    head = "".join(cell("th", text, k) for k, text in enumerate(heading))
+    body = "".join("<tr>" + "".join(cell("td", text, k) for k, text in enumerate(row)) + "</tr>" for row in rows)
+    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 @dataclass(frozen=True)

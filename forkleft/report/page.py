@@ -2,8 +2,8 @@
 
     write_report([Path("runs/demo")], Path("runs/demo/report.html"))
 
-Style and script are `page.css` and `page.js` beside this file. The page allows only these two, by their digests, and
-loads nothing (its content security policy). Data are JSON blocks, which no browser runs; the script sets every text of
+Style and script are `colours.css` (which the playground has, too), `page.css` and `page.js` beside this file. The page
+allows only these, by their digests, and loads nothing (its content security policy). Data are JSON blocks, which no browser runs; the script sets every text of
 theirs as text.
 """
 
@@ -54,7 +54,8 @@ def write_report(paths: Sequence[Path], output: Path | None = None, *, traces: i
 
 def page(found: Gathered) -> str:
     """The page."""
-    style, script = (_source(name).replace("\r\n", "\n") for name in ("page.css", "page.js"))
+    colours, own, script = (_source(name).replace("\r\n", "\n") for name in ("colours.css", "page.css", "page.js"))
+    style = colours + own
     traces = [(number, trace) for number, run in enumerate(found.runs) for trace in run.traces]
     shown = _showcase(found.runs)
     parts = {"result": sections.result(found), "curves": sections.curves(found), "setup": sections.setup(found)}

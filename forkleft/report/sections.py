@@ -8,11 +8,10 @@ from typing import Any
 
 from forkleft.evaluate.compare import BenchmarkGain, Comparison
 from forkleft.evaluate.statistics import Estimate, wilson_interval
-from forkleft.report.charts import interval_chart
-from forkleft.report.curves import evaluated
-from forkleft.report.gather import Gathered, Run, Study
+from forkleft.report.charts import interval_chart, table
+from forkleft.report.evaluations import evaluated
+from forkleft.report.gather import Gathered, Run
 from forkleft.report.run_charts import by_update, charts_of_one, charts_of_several
-from forkleft.study.tables import Table, study_tables
 
 # Updates whose mean is the beginning, or the end, of a run.
 _FEW = 5
@@ -58,7 +57,11 @@ def result(found: Gathered) -> str:
     parts = [_comparison(name if len(comparisons) > 1 else "", one) for name, one in comparisons]
     if not comparisons and not found.studies:
         parts += [_evaluations(run, named=len(found.runs) > 1) for run in found.runs if evaluated(run.logged)]
-    parts += [_study(study) for study in found.studies]
+    if found.studies:
+        # Only here: see `gather`.
+        from forkleft.report.study_section import study_section
+
+        parts += [study_section(study) for study in found.studies]
     if not any(parts):
         return ""
     return f'<section id="result"><h2>Did it help?</h2>{"".join(parts)}</section>'
@@ -84,18 +87,6 @@ def setup(found: Gathered) -> str:
     many = len(found.runs) > 1
     parts = [_configuration(run, named=many) for run in found.runs]
     return f'<section id="setup"><h2>How to repeat it</h2>{"".join(parts)}</section>'
-
-
-def table(heading: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
-    """A table of escaped cells. words: the columns that hold words instead of figures."""
-
-    def cell(tag: str, text: str, k: int) -> str:
-        kind = ' class="words"' if k in words else ""
-        return f"<{tag}{kind}>{escape(text)}</{tag}>"
-
-    head = "".join(cell("th", text, k) for k, text in enumerate(heading))
-    body = "".join("<tr>" + "".join(cell("td", text, k) for k, text in enumerate(row)) + "</tr>" for row in rows)
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 # Summary.
@@ -269,27 +260,6 @@ def _percent(estimate: Estimate) -> str:
 
 def _p(value: float | None) -> str:
     return "–" if value is None else "<0.001" if value < 1e-3 else f"{value:.3f}"
-
-
-def _study(study: Study) -> str:
-    results, analysis = study.results, study.analysis
-    parts = [f"<h3>{escape(results.name)}</h3>"]
-    for decoding, gains in analysis.gains.items():
-        how = f", {decoding}" if len(analysis.gains) > 1 else ""
-        rows = [(arm, effect.mean) for arm, effect in gains.items()]
-        parts.append(interval_chart(f"Gain over the base, points{how}", rows))
-    differences = [(one.name, one.difference.mean) for one in analysis.comparisons]
-    parts.append(interval_chart("Differences between arms, points", differences))
-    parts += [_study_table(one) for one in study_tables(results, analysis)]
-    return "".join(parts)
-
-
-def _study_table(one: Table) -> str:
-    shown = table(one.heading, one.rows, one.words)
-    if one.page_only:
-        return f"<details><summary>{escape(one.title)}</summary>{shown}</details>"
-    note = f'<p class="small">{escape(one.note)}</p>' if one.note else ""
-    return f"<h3>{escape(one.title)}</h3>{shown}{note}"
 
 
 # Configuration.

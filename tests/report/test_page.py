@@ -2,6 +2,8 @@ import base64
 import hashlib
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from importlib.resources import files
 
@@ -76,10 +78,20 @@ def test_several_runs_go_to_the_working_folder_or_where_one_says(tmp_path, monke
 
 
 def test_the_sources_are_in_the_package():
-    assert {"page.html", "page.css", "page.js"} <= {path.name for path in files("forkleft.report").iterdir()}
+    assert {"page.html", "page.css", "colours.css", "page.js"} <= {path.name for path in files("forkleft.report").iterdir()}
 
 
 def test_the_script_never_writes_markup():
     script = files("forkleft.report").joinpath("page.js").read_text(encoding="utf-8")
     for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
         assert word not in script
+
+
+def test_the_report_of_a_run_needs_no_torch():
+    """Nor Transformers and Matplotlib: they take seconds to import, and a report takes less than one."""
+    check = (
+        "import sys, forkleft.report.page\n"
+        "sys.exit(' '.join({'torch', 'transformers', 'accelerate', 'matplotlib'} & sys.modules.keys()))"
+    )
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+    assert found.stderr.strip() == ""

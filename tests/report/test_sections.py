@@ -3,11 +3,9 @@ from pathlib import Path
 
 import pytest
 from reports import made_up_metrics, made_up_run, write_rows
-from studies import made_up_results
 
 from forkleft.report import sections
 from forkleft.report.gather import gather
-from forkleft.study.results import save_results
 
 BEFORE = Path(__file__).parents[1] / "written_before"
 
@@ -44,15 +42,6 @@ def test_several_runs_are_compared(tmp_path):
     head, curves = sections.summary(found), sections.curves(found)
     assert "rollout_order high_entropy" in head and "rollout_order low_entropy" in head
     assert "On the teacher’s route" in curves and curves.count("high_entropy</li>") >= 5
-
-
-def test_a_study(tmp_path):
-    folder = tmp_path / "made-up"
-    save_results(folder / "results.json", made_up_results(seeds=(1, 2), benchmarks=("one",), items=60))
-    found = gather([folder])
-    html = sections.result(found)
-    assert "Gain over the base" in html and "Differences between arms" in html and "<table>" in html
-    assert sections.curves(found) == sections.setup(found) == ""
 
 
 def test_a_run_of_an_earlier_version_and_one_from_python(tmp_path):
