@@ -12,8 +12,8 @@ from html import escape
 from forkleft.evaluate.statistics import Estimate
 
 COLOURS = 8
-_WIDTH, _HEIGHT = 360, 200
-_LEFT, _RIGHT, _TOP, _BOTTOM = 40, 10, 10, 26
+_WIDTH, _HEIGHT = 360, 210
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 30
 _SMOOTHED = 9
 # Below so many points, a moving mean would hide what is there.
 _FEW = 12
@@ -126,7 +126,7 @@ def interval_chart(title: str, rows: Sequence[tuple[str, Estimate]], *, signed: 
         sure = "sure" if signed and (start > 0 or end < 0) else ""
         told = f"{value:+.1f} ({start:+.1f}, {end:+.1f})" if signed else f"{value:.1f} ({start:.1f}–{end:.1f})"
         parts += [
-            f'<text class="label" x="0" y="{top + 12}">{escape(_clipped(label, 32))}</text>',
+            f'<text class="label" x="0" y="{top + 12}">{escape(_clipped(label, 28))}</text>',
             f'<text class="number" x="{_WIDTH}" y="{top + 12}">{told}</text>',
             f'<line class="whisker {sure}" x1="{x(start):.1f}" x2="{x(end):.1f}" y1="{y}" y2="{y}"/>',
             f'<circle class="value {sure}" cx="{x(value):.1f}" cy="{y}" r="4"/>',
@@ -180,7 +180,7 @@ class _Frame:
         for tick in _ticks(self.y_low, self.y_high, 4):
             y = self.y(tick)
             parts.append(f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            parts.append(f'<text class="tick end" x="{_LEFT - 6}" y="{y + 3.5:.1f}">{_short(tick)}</text>')
+            parts.append(f'<text class="tick end" x="{_LEFT - 6}" y="{y + 4.5:.1f}">{_short(tick)}</text>')
         for tick in _ticks(self.x_low, self.x_high, 5, whole=True):
             parts.append(f'<text class="tick mid" x="{self.x(tick):.1f}" y="{_HEIGHT - 8}">{_short(tick)}</text>')
         return "".join(parts)

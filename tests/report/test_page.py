@@ -78,7 +78,9 @@ def test_several_runs_go_to_the_working_folder_or_where_one_says(tmp_path, monke
 
 
 def test_the_sources_are_in_the_package():
-    assert {"page.html", "page.css", "colours.css", "page.js"} <= {path.name for path in files("forkleft.report").iterdir()}
+    assert {"page.html", "page.css", "colours.css", "page.js"} <= {
+        path.name for path in files("forkleft.report").iterdir()
+    }
 
 
 def test_the_script_never_writes_markup():
