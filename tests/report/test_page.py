@@ -57,7 +57,8 @@ def test_data_come_back_as_they_were(tmp_path):
     blocks = {kind["id"]: json.loads(text) for _, kind, text in written(folder).found if "id" in kind}
     assert blocks["trace-0"]["tokens"] == HOSTILE
     assert blocks["page-data"]["traces"] == [{"run": 0, "step": 1, "route": "LEFTOPD", "label": "question 0?"}]
-    assert [group["learned"] for group in blocks["page-data"]["showcase"]] == [False, True]
+    assert [group["in_use"] for group in blocks["page-data"]["showcase"]] == [[False, False], [False, True]]
+    assert [group["label"] for group in blocks["page-data"]["showcase"]] == ["✗→✗ question 0?", "✗→✓ question 1?"]
     assert len(blocks["showcase-1"]) == 4
 
 
