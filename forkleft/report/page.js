@@ -67,7 +67,7 @@ function framesOf(trace) {
   return frames;
 }
 
-// Upper bounds of entropy, in nats, of the shades from quiet to strong.
+// Upper bounds of entropy, in nats, of the shades from quiet to strong; the same as in the playground.
 const SHADES = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2];
 let colouring = "entropy";
 

@@ -193,9 +193,10 @@ def _in_use_unknown(run: Run) -> str:
     """Says so if nothing tells how the student answers in use."""
     if run.comparisons or evaluated(run.logged) or not run.updates:
         return ""
+    known = "is not measured yet" if run.status == "running" else "was not measured"
     return (
-        '<p class="note">How many questions the student gets right in use, with its most confident word first, was '
-        "not measured, so this page cannot say whether training helped. <code>forkleft eval</code> measures it before "
+        '<p class="note">How many questions the student gets right in use, with its most confident word first, '
+        f"{known}, so this page cannot say whether training helped. <code>forkleft eval</code> measures it before "
         "and after; <code>eval_on_start</code> and <code>eval_steps</code> do during training.</p>"
     )
 
@@ -224,7 +225,7 @@ def _runs_table(runs: Sequence[Run]) -> str:
                 f"{100 * gain.value:+.1f} ({100 * gain.low:+.1f}, {100 * gain.high:+.1f})" if gain else "–",
             )
         )
-    heading = ("run", "what differs", "state", "updates", "right in training", "right held-out", "gain, points")
+    heading = ("run", "what differs", "state", "updates", "right in training", "right in use, held-out", "gain, points")
     return table(heading, rows, words=(0, 1, 2))
 
 

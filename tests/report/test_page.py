@@ -98,3 +98,15 @@ def test_the_report_of_a_run_needs_no_torch():
     )
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
     assert found.stderr.strip() == ""
+
+
+def test_report_and_playground_colour_alike():
+    """An entropy has the same shade on both pages, from the colours that they share."""
+    sources = [
+        files("forkleft.report").joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "play/play.js")
+    ]
+    bounds = [re.search(r"(?:SHADES|ENTROPIES) = (\[.*?\]);", text)[1] for text in sources]
+    assert bounds[0] == bounds[1] and len(json.loads(bounds[0])) == 7
+    for name in ("page.css", "play/play.css"):
+        style = files("forkleft.report").joinpath(name).read_text(encoding="utf-8")
+        assert "var(--shade-7)" in style and "prefers-color-scheme" not in style

@@ -10,8 +10,8 @@ const ORDER_WORDS = {
   left_to_right: "left_to_right",
   random: "random",
 };
-// Upper bounds of entropy, in nats, of the shades 0 to 6.
-const ENTROPIES = [0.02, 0.1, 0.25, 0.5, 1, 1.5, 2];
+// Upper bounds of entropy, in nats, of the shades 0 to 6; the same as in the report.
+const ENTROPIES = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2];
 const LAST_SHADE = ENTROPIES.length;
 const OPTIONAL = ["order", "passes", "threshold"];
 const NUMBERS = ["passes", "threshold", "temperature", "seed", "max_new_tokens"];
