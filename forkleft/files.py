@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -176,3 +176,19 @@ YamlLoader.add_implicit_resolver(
     re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?$|[-+]?\.inf$|\.nan$", re.IGNORECASE),
     list("-+.0123456789"),
 )
+
+
+def read_yaml(path: Path, kind: str) -> dict[str, Any]:
+    """The names and values of a YAML file. kind: of the file, for the message. Raises ForkLeftError if it has none."""
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), YamlLoader)
+    except FileNotFoundError:
+        raise missing_yaml(path, kind) from None
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
+        raise ForkLeftError(f"{path} is no YAML file{line}: {error.problem}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ForkLeftError(f"{path} is no YAML file: {' '.join(str(error).split())}") from error
+    if not isinstance(values, Mapping):
+        raise ForkLeftError(f"{path}: expected names with values, as in `learning_rate: 1e-6`, found {values!r:.60}")
+    return {str(name): value for name, value in values.items()}

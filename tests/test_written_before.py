@@ -23,11 +23,11 @@ from forkleft.report.studies import show_study
 from forkleft.study.plan import plan_study
 from forkleft.study.results import load_results
 from forkleft.teacher.answers import AnswerCache, cached_answers
-from forkleft.train.folders import RUN_FILE
 from forkleft.train.metrics import StepFile
 from forkleft.train.prepare import prepare_examples, sharing_vocabulary
 from forkleft.train.recipes import read_options, recipe_of, recipe_page
 from forkleft.train.resume import check_resumable, decisive_data, decisive_options
+from forkleft.train.run_files import RUN_FILE
 
 BEFORE = Path(__file__).parent / "written_before"
 # What `load_teacher("lab:teacher-strong").identity` was. It changes with the configuration that Transformers writes.

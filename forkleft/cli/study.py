@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
     from transformers.utils import logging
 
     from forkleft.report.studies import show_study
-    from forkleft.study.cells import CELLS
+    from forkleft.study.names import CELLS
     from forkleft.study.plan import commands_of, plan_study, print_plan
     from forkleft.study.progress import GridProgress
     from forkleft.study.runner import run_cells

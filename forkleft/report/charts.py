@@ -1,4 +1,4 @@
-"""Charts as SVG, for a page of HTML: lines, stacked areas, and values with intervals.
+"""Charts as SVG, for a page of HTML: lines, stacked areas, and values with intervals; and tables.
 
 Colours are classes (`c1` to `c8`) that the page's stylesheet defines for light and dark; lines differ by dashes, too,
 and their ends by markers. All texts are escaped. Widths are in units of the drawing, which fills the width it is given.
@@ -12,8 +12,8 @@ from html import escape
 from forkleft.evaluate.statistics import Estimate
 
 COLOURS = 8
-_WIDTH, _HEIGHT = 360, 200
-_LEFT, _RIGHT, _TOP, _BOTTOM = 40, 10, 10, 26
+_WIDTH, _HEIGHT = 360, 210
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 30
 _SMOOTHED = 9
 # Below so many points, a moving mean would hide what is there.
 _FEW = 12
@@ -126,7 +126,7 @@ def interval_chart(title: str, rows: Sequence[tuple[str, Estimate]], *, signed: 
         sure = "sure" if signed and (start > 0 or end < 0) else ""
         told = f"{value:+.1f} ({start:+.1f}, {end:+.1f})" if signed else f"{value:.1f} ({start:.1f}–{end:.1f})"
         parts += [
-            f'<text class="label" x="0" y="{top + 12}">{escape(_clipped(label, 32))}</text>',
+            f'<text class="label" x="0" y="{top + 12}">{escape(_clipped(label, 28))}</text>',
             f'<text class="number" x="{_WIDTH}" y="{top + 12}">{told}</text>',
             f'<line class="whisker {sure}" x1="{x(start):.1f}" x2="{x(end):.1f}" y1="{y}" y2="{y}"/>',
             f'<circle class="value {sure}" cx="{x(value):.1f}" cy="{y}" r="4"/>',
@@ -134,6 +134,18 @@ def interval_chart(title: str, rows: Sequence[tuple[str, Estimate]], *, signed: 
     said = "; ".join(f"{label} {100 * e.value:+.1f}" for label, e in rows)
     picture = _svg(f"{title}: {said}", parts, _WIDTH, height)
     return f'<figure class="chart wide"><figcaption>{escape(title)}</figcaption>{picture}</figure>'
+
+
+def table(heading: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
+    """A table of escaped cells. words: the columns that hold words instead of figures."""
+
+    def cell(tag: str, text: str, k: int) -> str:
+        kind = ' class="words"' if k in words else ""
+        return f"<{tag}{kind}>{escape(text)}</{tag}>"
+
+    head = "".join(cell("th", text, k) for k, text in enumerate(heading))
+    body = "".join("<tr>" + "".join(cell("td", text, k) for k, text in enumerate(row)) + "</tr>" for row in rows)
+    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 @dataclass(frozen=True)
@@ -168,7 +180,7 @@ class _Frame:
         for tick in _ticks(self.y_low, self.y_high, 4):
             y = self.y(tick)
             parts.append(f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            parts.append(f'<text class="tick end" x="{_LEFT - 6}" y="{y + 3.5:.1f}">{_short(tick)}</text>')
+            parts.append(f'<text class="tick end" x="{_LEFT - 6}" y="{y + 4.5:.1f}">{_short(tick)}</text>')
         for tick in _ticks(self.x_low, self.x_high, 5, whole=True):
             parts.append(f'<text class="tick mid" x="{self.x(tick):.1f}" y="{_HEIGHT - 8}">{_short(tick)}</text>')
         return "".join(parts)

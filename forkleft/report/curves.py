@@ -1,16 +1,14 @@
 """The curves of a training run, from its metrics.jsonl."""
 
-import re
-from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from forkleft.files import read_appended
 from forkleft.report.charts import smooth
+from forkleft.report.evaluations import evaluated
 
 # Colours that stay apart for colour-blind eyes (Okabe and Ito).
 _ROUTES = {
@@ -21,7 +19,6 @@ _ROUTES = {
 }
 _INK, _STUDENT, _TEACHER = "#222222", "#D55E00", "#0072B2"
 _MARKERS = "Dosv^"
-_EVALUATION = re.compile(r"eval_(?:(.+)_)?accuracy")
 
 
 def draw_curves(metrics: Path, picture: Path) -> None:
@@ -71,17 +68,6 @@ def draw_curves(metrics: Path, picture: Path) -> None:
         place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": columns}
         axes.legend(frameon=False, fontsize=8, handlelength=1.2, **place)
     figure.savefig(picture)
-
-
-def evaluated(logged: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
-    """Accuracy in the evaluations of a run by update, for each set of questions that it was evaluated on."""
-    found: dict[str, dict[int, float]] = {}
-    for row in logged:
-        for name in row:
-            if evaluation := _EVALUATION.fullmatch(name):
-                label = f"held-out {evaluation[1]}" if evaluation[1] else "held-out"
-                found.setdefault(label, {})[row["step"]] = row[name]
-    return found
 
 
 def _line(axes: Axes, steps: list[int], values: list[float], label: str, colour: str) -> None:

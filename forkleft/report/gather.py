@@ -6,20 +6,19 @@ Whatever is missing, torn or still being written is left out, and a note for peo
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.compare import Comparison, compare_results
 from forkleft.evaluate.results import SUMMARY, unfinished
-from forkleft.files import is_locked, read_appended
-from forkleft.report.studies import study_folders
+from forkleft.files import is_locked, read_appended, read_yaml
 from forkleft.report.viewer import compact, spread
-from forkleft.study.analysis import Analysis, analyse
-from forkleft.study.cells import CELLS
-from forkleft.study.collect import STUDY, collect
-from forkleft.study.results import RESULTS, StudyResults, load_results
-from forkleft.train.folders import LOCK_FILE, RUN_FILE, RunFolder, read_run
-from forkleft.train.recipes import read_yaml
+from forkleft.study.names import CELLS, RESULTS, STUDY
+from forkleft.train.run_files import LOCK_FILE, RUN_FILE, is_finished, read_run
+
+if TYPE_CHECKING:
+    from forkleft.study.analysis import Analysis
+    from forkleft.study.results import StudyResults
 
 Status = Literal["finished", "running", "stopped"]
 
@@ -65,8 +64,8 @@ class Run:
 class Study:
     """A study: its results, and what they show."""
 
-    results: StudyResults
-    analysis: Analysis
+    results: "StudyResults"
+    analysis: "Analysis"
 
 
 @dataclass
@@ -91,8 +90,7 @@ def gather(paths: Sequence[Path], *, traces: int = TRACES) -> Gathered:
     for path, name in zip(of_runs, _names(of_runs), strict=True):
         found.runs.append(read_run_folder(path, name, traces=traces // len(of_runs)))
     for path in (path for path, kind in kinds.items() if kind == "study"):
-        for folder in study_folders(path):
-            study = _read_study(folder)
+        for folder, study in _studies(path):
             found.studies.append(study)
             found.runs += _runs_of(study.results, folder, traces)
     if len(results) == 1:
@@ -171,7 +169,7 @@ def _status(folder: Path, logged: Sequence[Mapping[str, Any]], wanted: int) -> S
         return "running"
     # In a copy of a folder the files are no longer in the order of their writing, by which an end is known.
     reached = 0 < wanted <= max((row["step"] for row in logged), default=0) and (folder / _CARD).is_file()
-    return "finished" if reached or RunFolder(folder).is_finished() else "stopped"
+    return "finished" if reached or is_finished(folder) else "stopped"
 
 
 def _rows(path: Path, notes: list[str]) -> list[dict[str, Any]]:
@@ -205,12 +203,22 @@ def _beside(folder: Path, notes: list[str]) -> list[Comparison]:
     return found
 
 
-def _read_study(folder: Path) -> Study:
-    results = collect(folder) if (folder / STUDY).is_file() else load_results(folder / RESULTS)
-    return Study(results, analyse(results))
+def _studies(path: Path) -> list[tuple[Path, Study]]:
+    """The studies of a folder, each with its own folder."""
+    # Only here: what a study is made of needs torch and more, which the report of a run does without.
+    from forkleft.report.studies import study_folders
+    from forkleft.study.analysis import analyse
+    from forkleft.study.collect import collect
+    from forkleft.study.results import load_results
+
+    found = []
+    for folder in study_folders(path):
+        results = collect(folder) if (folder / STUDY).is_file() else load_results(folder / RESULTS)
+        found.append((folder, Study(results, analyse(results))))
+    return found
 
 
-def _runs_of(results: StudyResults, folder: Path, traces: int) -> list[Run]:
+def _runs_of(results: "StudyResults", folder: Path, traces: int) -> list[Run]:
     """The training runs of a study's cells, where they are on disk; traces and showcase of an arm's first seed only."""
     found: list[Run] = []
     traced: set[str] = set()

@@ -25,15 +25,31 @@ function option(value, text) {
   return element;
 }
 
+// What a token of chat markup says: `<|im_end|>` is an end. Null for words.
+const ENDS = ["im_end", "endoftext", "eot_id", "end_of_text", "eos"];
+function markup(token) {
+  const name = /^<\|([^|>]+)\|>$/.exec(token)?.[1] ?? (token === "</s>" ? "eos" : null);
+  return ENDS.includes(name) ? "end" : name;
+}
 // A token as people can see it: blanks and line ends have no shape of their own.
-const visible = (token) => (token === "" ? "∅" : token.replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/^ +$/, (s) => "␣".repeat(s.length)));
+const visible = (token) => markup(token) ?? (token === "" ? "∅" : token.replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/^ +$/, (s) => "␣".repeat(s.length)));
 const quoted = (token) => `“${visible(token)}”`;
 const percent = (p) => (p > 0 && p < 0.01 ? "<1%" : p > 0.99 && p < 1 ? ">99%" : `${Math.round(100 * p)}%`);
 const number = (value) => (value === 0 || value >= 0.001 ? value.toFixed(value < 0.1 ? 3 : 2) : "<0.001");
 
-// ---- Passes and colours ----
+// A prompt, with the markup of chats as small grey signs.
+function drawPrompt(place, prompt) {
+  const parts = (prompt ?? "").split(/(<\|im_start\|>\w+\n?|<\|[^|>]+\|>)/);
+  put(place, ...parts.filter(Boolean).map((part) => {
+    const role = /^<\|im_start\|>(\w+)/.exec(part)?.[1] ?? markup(part);
+    return role === null ? document.createTextNode(part) : make("span", "chip", role);
+  }));
+}
 
-// The frames of a replay: which positions were written in which pass of which block.
+// ---- Steps and colours ----
+
+// The frames of a replay, which people see as steps 1 to n: which positions were written in which pass of which block.
+// A pass that only wrote behind the end of the response is none of them.
 function framesOf(trace) {
   const starts = trace.block_starts || (trace.tokens.length ? [0] : []);
   const frames = [];
@@ -51,9 +67,9 @@ function framesOf(trace) {
   return frames;
 }
 
-// Upper bounds of entropy, in nats, of the shades from quiet to strong.
+// Upper bounds of entropy, in nats, of the shades from quiet to strong; the same as in the playground.
 const SHADES = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2];
-let colouring = "pass";
+let colouring = "entropy";
 
 function shadesOf(trace, frames) {
   const shades = new Array(trace.tokens.length).fill(0);
@@ -66,18 +82,21 @@ function shadesOf(trace, frames) {
 }
 
 function drawScale(place) {
-  const steps = [...Array(8).keys()].map((k) => make("i", `h${k}`));
-  const words = colouring === "pass" ? ["last pass", "first pass"] : ["sure, 0 nats", "torn, 2 nats"];
-  put(place, make("span", "", words[0]), ...steps, make("span", "", words[1]));
+  const shades = [...Array(8).keys()].reverse().map((k) => make("i", `h${k}`));
+  const words = colouring === "pass" ? ["first step", "last step"] : ["torn", "sure"];
+  put(place, make("span", "", words[0]), ...shades, make("span", "", words[1]));
   place.setAttribute("aria-label", `Colours from ${words[0]} to ${words[1]}`);
 }
 
 // Token elements of a response, in a container. Only the response that is shown is ever built.
 function drawTokens(place, trace, frames, supervised) {
   const shades = shadesOf(trace, frames);
+  const nth = [];
+  frames.forEach((frame, k) => frame.at.forEach((i) => { nth[i] = k + 1; }));
   const all = document.createDocumentFragment();
   const elements = trace.tokens.map((token, i) => {
-    const element = make("span", `token h${shades[i]}`, visible(token));
+    const element = make("span", `token h${shades[i]}`);
+    element.append(make("span", markup(token) === null ? "text" : "text special", visible(token)), make("small", "", String(nth[i])));
     if (trace.entropy[i] >= data.fork) element.classList.add("fork");
     if (supervised && supervised.has(i)) element.classList.add("sup");
     all.append(element);
@@ -101,20 +120,27 @@ function showFrames(elements, frames, count) {
 
 // ---- The viewer ----
 
-const state = { index: -1, trace: null, frames: [], elements: [], frame: 0, pinned: null, hover: null, timer: null, walk: -1 };
+// Entropy in nats below which a choice is certain: the best guess has more than 99%.
+const CERTAIN = 0.05;
+// Words on each side of a position that are shown around it.
+const AROUND = 24;
+
+const state = { index: -1, trace: null, frames: [], elements: [], frame: 0, pinned: null, hover: null, timer: null, walk: -1, details: false };
+// Of each route: its name in lists, who was right and what follows, and why.
 const ROUTES = {
-  CE: ["Both right: keep it", "The student’s own answer works. It learns its own words once more; the teacher says nothing."],
-  LEFTOPD: ["Only the teacher right: teach on the left", "The student is wrong, and the teacher knows better. At each ● position, the student learns the teacher’s odds, with both seeing only what is on the left."],
-  GOLD: ["Both wrong: use the reference", "The teacher does not know either. The student learns from a written solution instead, if there is one."],
-  EXCLUDE: ["Only the student right: leave it alone", "A teacher that is wrong here would do harm. The question is left out of this update."],
+  CE: ["both right", "Both are right: the student keeps its own words", "Its own answer works. It learns its own words once more; the teacher says nothing."],
+  LEFTOPD: ["teacher only", "Only the teacher is right: it teaches on the left", "At each ●, the student learns the teacher’s odds, with both seeing only what is on the left."],
+  GOLD: ["neither", "Both are wrong: a reference solution teaches", "The teacher does not know either. The student learns the words of a written solution, if there is one."],
+  EXCLUDE: ["student only", "Only the student is right: the question is left out", "A teacher that is wrong would do harm here. Nothing is learned from this question."],
 };
 const ORDERS = {
-  high_entropy: "the one it was least sure of",
-  low_entropy: "the one with the lowest entropy",
-  confidence: "the one it was surest of",
-  left_to_right: "the leftmost one",
-  random: "a random one",
+  high_entropy: "Of all open blanks, the student was least sure of this one",
+  low_entropy: "Of all open blanks, this one had the least uncertainty",
+  confidence: "Of all open blanks, the student was surest of this one",
+  left_to_right: "It is the leftmost open blank",
+  random: "It is an open blank, drawn at random",
 };
+const nameOf = (route) => (ROUTES[route] ?? [route])[0];
 
 function matching() {
   const run = Number($("run").value);
@@ -126,7 +152,7 @@ function fillRoutes() {
   const run = Number($("run").value);
   const rows = data.traces.filter((row) => row.run === run);
   const counts = Object.keys(ROUTES).map((route) => [route, rows.filter((row) => row.route === route).length]);
-  put($("route"), option("", `all (${rows.length})`), ...counts.filter(([, count]) => count).map(([route, count]) => option(route, `${route} (${count})`)));
+  put($("route"), option("", `all (${rows.length})`), ...counts.filter(([, count]) => count).map(([route, count]) => option(route, `${nameOf(route)} (${count})`)));
 }
 
 function fillQuestions(wanted) {
@@ -136,7 +162,7 @@ function fillQuestions(wanted) {
     const step = data.traces[k].step;
     if (!groups.has(step)) groups.set(step, make("optgroup"));
     groups.get(step).label = `update ${step}`;
-    groups.get(step).append(option(k, `${data.traces[k].route}  ${data.traces[k].label}`));
+    groups.get(step).append(option(k, `${nameOf(data.traces[k].route)}: ${data.traces[k].label}`));
   });
   put($("question"), ...groups.values());
   show(found.includes(wanted) ? wanted : found[0]);
@@ -150,7 +176,7 @@ function show(index) {
   state.frames = framesOf(state.trace);
   state.pinned = state.hover = null;
   $("question").value = String(index);
-  $("prompt").textContent = state.trace.prompt;
+  drawPrompt($("prompt"), state.trace.prompt);
   $("lab-note").hidden = data.runs[data.traces[index].run].verifier !== "lab";
   $("pass").max = String(state.frames.length);
   const found = matching();
@@ -166,15 +192,15 @@ function draw() {
   const place = new Map(trace.positions.map((position, k) => [position, k]));
   state.place = place;
   state.elements = drawTokens($("tokens"), trace, state.frames, place);
-  const frameAt = [];
-  state.frames.forEach((frame) => frame.at.forEach((i) => { frameAt[i] = frame; }));
-  state.frameAt = frameAt;
+  const stepOf = [];
+  state.frames.forEach((frame, k) => frame.at.forEach((i) => { stepOf[i] = k + 1; }));
+  state.stepOf = stepOf;
   state.elements.forEach((element, i) => {
     element.setAttribute("role", "option");
     element.tabIndex = i === (state.pinned ?? 0) ? 0 : -1;
     element.dataset.at = String(i);
-    const marks = `${trace.entropy[i] >= data.fork ? ", fork" : ""}${place.has(i) ? ", supervised" : ""}`;
-    element.setAttribute("aria-label", `${visible(trace.tokens[i])}, position ${i + 1}, pass ${frameAt[i].pass}, entropy ${number(trace.entropy[i])}${marks}`);
+    const marks = `${trace.entropy[i] >= data.fork ? ", fork" : ""}${place.has(i) ? ", taught here" : ""}`;
+    element.setAttribute("aria-label", `${visible(trace.tokens[i])}, position ${i + 1}, step ${stepOf[i]}, best guess ${percent(trace.confidence[i])}${marks}`);
   });
   if (!trace.tokens.length) put($("tokens"), make("span", "soft", "The response is empty."));
   drawScale($("scale"));
@@ -185,9 +211,7 @@ function goTo(frame) {
   showFrames(state.elements, state.frames, state.frame);
   const slider = $("pass");
   slider.value = String(state.frame);
-  const told = captionOf(state.frame);
-  slider.setAttribute("aria-valuetext", told);
-  $("caption").textContent = told;
+  slider.setAttribute("aria-valuetext", captionOf(state.frame));
   $("back").disabled = state.frame === 0;
   $("forth").disabled = state.frame === state.frames.length;
   focusView();
@@ -197,47 +221,54 @@ function captionOf(count) {
   const { trace, frames } = state;
   const blocks = trace.block_starts ? trace.block_starts.length : 1;
   if (!frames.length) return "Nothing was written.";
-  if (count === 0) return `${trace.length} blanks. Nothing is written yet.`;
+  if (count === 0) {
+    const parts = blocks > 1 ? ` They are filled in ${blocks} blocks, one after the other; within a block, in any order.` : "";
+    return `All is blank. These ${trace.tokens.length} blanks become the answer.${parts}`;
+  }
   if (count === frames.length) {
     const how = trace.cut ? `The first ${trace.tokens.length} of ${trace.length} tokens are shown. ` : "";
-    return `${how}All ${trace.length} tokens are written, in ${frames.length} passes${blocks > 1 ? ` over ${blocks} blocks` : ""}. Choose one to see what it was written from, and what the teacher says.`;
+    return `${how}All is written: ${trace.tokens.length} tokens in ${frames.length} steps. Choose a word to see how it came about; at a ●, also what student and teacher would write.`;
   }
-  const { block, pass, at } = frames[count - 1];
-  const where = blocks > 1 ? `Block ${block + 1} of ${blocks}, pass ${pass}` : `Pass ${pass}`;
+  const { block, at } = frames[count - 1];
+  const where = `Step ${count} of ${frames.length}${blocks > 1 ? ` (block ${block + 1} of ${blocks})` : ""}`;
   if (at.length > 1) return `${where}: writes ${at.length} words at once, ${at.slice(0, 6).map((i) => quoted(trace.tokens[i])).join(" ")}.`;
   const i = at[0];
-  const chosen = ORDERS[data.runs[data.traces[state.index].run].order];
-  const why = chosen ? ` Of the open blanks it was ${chosen}` : " Its best guess";
-  const sure = `: its best guess had ${percent(trace.confidence[i])}, the entropy is ${number(trace.entropy[i])} nats.`;
-  return `${where}: writes ${quoted(trace.tokens[i])} at position ${i + 1}.${why}${sure}`;
+  const order = data.runs[data.traces[state.index].run].order;
+  const sure = percent(trace.confidence[i]);
+  const wrote = `${where}: writes ${quoted(trace.tokens[i])} at position ${i + 1}.`;
+  // The least sure one is certain, so all others are.
+  if (order === "high_entropy" && trace.entropy[i] < CERTAIN) return `${wrote} All blanks that are left${blocks > 1 ? " in this block" : ""} are certain by now.`;
+  return ORDERS[order] ? `${wrote} ${ORDERS[order]}: its best guess had ${sure}.` : `${wrote} Its best guess had ${sure}.`;
 }
 
-// What is seen when a position is looked at: the left stays, the right fades.
+// What is seen when a word is looked at. Where it was taught, what is on the right is pale: neither model saw it.
 function focusView() {
   const at = state.hover ?? state.pinned;
-  const whole = state.frame === state.frames.length;
+  const taught = at !== null && state.frame === state.frames.length && state.place.has(at);
   state.elements.forEach((element, i) => {
-    element.classList.toggle("gone", whole && at !== null && i > at);
+    element.classList.toggle("gone", taught && i > at);
     element.classList.toggle("target", at === i);
     element.setAttribute("aria-selected", String(state.pinned === i));
   });
+  $("hidden-key").hidden = !taught;
+  $("caption").textContent = taught ? `● Position ${at + 1}, where it was taught. ${state.trace.teacher_alternatives ? "Both models" : "The student"} saw what is on the left of it; what is pale was hidden.` : captionOf(state.frame);
   drawDetail(at);
 }
 
-function pin(at, { focus = false, whole = true } = {}) {
+function pin(at, { focus = false } = {}) {
   stop();
   if (state.elements[state.pinned ?? 0]) state.elements[state.pinned ?? 0].tabIndex = -1;
   state.pinned = at;
   const element = state.elements[at ?? 0];
   if (element) element.tabIndex = 0;
   if (focus && element) element.focus();
-  if (at !== null && whole) goTo(state.frames.length);
+  if (at !== null) goTo(state.frames.length);
   else focusView();
 }
 
 function drawWhy() {
   const trace = state.trace;
-  const [title, meaning] = ROUTES[trace.route] || [trace.route, ""];
+  const [, title, meaning] = ROUTES[trace.route] ?? ["", trace.route, ""];
   const table = make("table", "why-table");
   const line = (who, what, right) => {
     const row = make("tr");
@@ -248,11 +279,12 @@ function drawWhy() {
   };
   table.append(line("Right answer", trace.expected, null), line("Student’s", trace.student_extracted, trace.student_right), line("Teacher’s", trace.teacher_extracted, trace.teacher_right));
   const name = make("p", "");
-  name.append(make("span", "route-name", title), make("span", "soft", `  ${trace.route}`));
-  const parts = [table, name, make("p", "small", data.runs[data.traces[state.index].run].routed ? meaning : "This run teaches every question alike; the route is only noted.")];
+  name.append(make("span", "route-name", title));
+  const parts = [table, name, make("p", "small", data.runs[data.traces[state.index].run].routed ? meaning : "This run teaches every question alike, whoever is right.")];
   const more = make("details");
   more.append(make("summary", "small", "What the teacher wrote"), make("p", "said", trace.teacher_answer ?? "not kept"));
-  if (trace.reference) more.append(make("p", "small", "The reference"), make("p", "said", trace.reference));
+  if (trace.reference) more.append(make("p", "small", "The reference solution"), make("p", "said", trace.reference));
+  more.append(make("p", "small", `In the files of a run, this case is called ${trace.route}.`));
   put($("why"), ...parts, more);
 }
 
@@ -272,49 +304,79 @@ function odds(title, classes, flat, written) {
   return box;
 }
 
-// What D says at a supervised position. It is never below 0: where the left makes the student less sure, it says nothing.
-function dOf(trace, k) {
-  const told = `its entropy is ${number(trace.mask_entropy[k])} with all blank, ${number(trace.left_entropy[k])} with the left`;
-  return trace.contrast[k] > 0 ? `nats that the left tells the student: ${told}` : `the left does not make the student surer: ${told}`;
+// What a model saw around a blank: a label, and below it the words; null for other blanks.
+function seen(label, left, right, cutLeft, cutRight) {
+  const line = make("p", "prefix");
+  const words = (all) => all.map((word) => (word === null ? make("span", "hole", "▢") : document.createTextNode(word)));
+  line.append(cutLeft ? "… " : "", ...words(left), make("b", "", "?"), ...words(right), cutRight ? " …" : "");
+  const head = make("p", "seen");
+  head.append(make("b", "", label));
+  return [head, line];
+}
+
+// The response as it was before a word was written: blanks for what came later.
+function seenWhenWritten(at) {
+  const { trace, stepOf } = state;
+  const from = Math.max(0, at - AROUND);
+  const to = Math.min(trace.tokens.length, at + AROUND + 1);
+  const then = (i) => (stepOf[i] < stepOf[at] ? visible(trace.tokens[i]) : null);
+  const words = (begin, end) => Array.from({ length: end - begin }, (_, k) => then(begin + k));
+  return seen("When it wrote this, it saw", words(from, at), words(at + 1, to), from > 0, to < trace.tokens.length);
+}
+
+function seenWhenTaught(at) {
+  const { trace } = state;
+  const from = Math.max(0, at - 2 * AROUND);
+  const left = trace.tokens.slice(from, at).map(visible);
+  return seen(trace.teacher_alternatives ? "When it is taught, both see" : "When it learns, it sees", left, [], from > 0, false);
+}
+
+// The numbers behind a position, for those who want them.
+function figuresOf(at, k) {
+  const { trace } = state;
+  const figures = make("div", "figures");
+  const figure = (name, value, meaning) => figures.append(make("span", "", name), make("b", "", value), make("span", "", meaning));
+  const { block, pass } = state.frames[state.stepOf[at] - 1];
+  const blocks = trace.block_starts ? `of block ${block + 1}; ` : "";
+  figure("Pass", String(pass), `${blocks}passes that only wrote behind the end of the answer are not among the steps`);
+  figure("Entropy", number(trace.entropy[at]), `nats, when it was written; a fork ◆ has ${data.fork} or more`);
+  if (k !== undefined && trace.kl) figure("KL", number(trace.kl[k]), "nats from the student’s odds to the teacher’s; training makes it smaller");
+  if (k !== undefined && trace.contrast) {
+    figure("D", number(trace.contrast[k]), `nats that the left tells the student here: its entropy is ${number(trace.mask_entropy[k])} with all blank, ${number(trace.left_entropy[k])} with the left`);
+    figure("Confidence", percent(trace.left_confidence[k]), "the student’s best guess, given the left");
+  }
+  const more = make("details");
+  more.open = state.details;
+  more.addEventListener("toggle", () => { state.details = more.open; });
+  more.append(make("summary", "small", "Details"), figures);
+  if (k !== undefined && trace.contrast) more.append(make("p", "small", "A small part of the loss ranks positions: where the left tells the student much (a large D), it should be less sure of its best guess than where the left tells it little."));
+  if (k !== undefined && !trace.contrast) more.append(make("p", "small", "This trace is of a version that did not keep KL, D and confidence."));
+  return more;
 }
 
 function drawDetail(at) {
-  const { trace, place } = state;
+  const { trace, place, stepOf, frames } = state;
   const box = $("detail");
   if (at === null || at >= trace.tokens.length) {
-    put(box, make("p", "small", "Choose a word of the response: point at it, tap it, or move to it with the arrow keys."));
+    put(box, make("p", "small", "Choose a word of the response: point at it, tap it, or move to it with the arrow keys. Those with a ● say most."));
     return;
   }
   const head = make("p", "told-at");
-  head.append(make("b", "said", visible(trace.tokens[at])), document.createTextNode(` at position ${at + 1}`));
-  const frame = state.frameAt[at];
-  const commit = make("p", "small", `Written in pass ${frame.pass} of its block, from a best guess of ${percent(trace.confidence[at])} and an entropy of ${number(trace.entropy[at])} nats${trace.entropy[at] >= data.fork ? ": a fork ◆" : ""}.`);
-  if (!place.has(at)) {
-    const why = trace.route === "EXCLUDE" ? "Nothing of this question is supervised." : "It was not drawn for supervision. Positions are drawn at random, not by uncertainty, so that a confident mistake can be corrected, too.";
-    put(box, head, commit, make("p", "small", why));
+  head.append(make("b", "said", visible(trace.tokens[at])), document.createTextNode(` at position ${at + 1}, written in step ${stepOf[at]} of ${frames.length}, with ${percent(trace.confidence[at])} for its best guess${trace.entropy[at] >= data.fork ? ": a fork ◆" : ""}`));
+  const parts = [head, ...seenWhenWritten(at)];
+  const k = place.get(at);
+  if (k === undefined) {
+    const why = trace.route === "EXCLUDE" ? "Nothing is learned from this question." : "No ●: it was not drawn to be taught. The places are drawn at random, not by uncertainty, so that confident mistakes are among them, too.";
+    put(box, ...parts, make("p", "small", why), figuresOf(at));
     return;
   }
-  const k = place.get(at);
-  const prefix = make("p", "prefix");
-  const left = trace.tokens.slice(Math.max(0, at - 40), at).join("");
-  prefix.append(document.createTextNode(`${at > 40 ? "… " : ""}${left}`), make("b", "", "▢"));
-  const parts = [head, commit, make("p", "small", trace.teacher_alternatives ? "● Both models see the question and this, nothing on the right:" : "● The student sees the question and this, nothing on the right:"), prefix];
   const models = make("div", "models");
   models.append(odds("Student would write", "of-student", trace.student_alternatives[k], trace.tokens[at]));
   if (trace.teacher_alternatives) models.append(odds("Teacher would write", "of-teacher", trace.teacher_alternatives[k], trace.tokens[at]));
-  parts.push(models);
-  if (!trace.teacher_alternatives) {
-    const what = { CE: "The answer was right: the student learns its own word here.", GOLD: "The words are learned from the reference; here only the confidence is ranked." };
-    parts.push(make("p", "small", what[trace.route] || ""));
-  }
-  const figures = make("div", "figures");
-  const figure = (name, value, meaning) => figures.append(make("span", "", name), make("b", "", value), make("span", "", meaning));
-  if (trace.kl) figure("KL", number(trace.kl[k]), "nats between the two; training makes it smaller");
-  if (trace.contrast) figure("D", number(trace.contrast[k]), dOf(trace, k));
-  if (trace.left_confidence) figure("Confidence", percent(trace.left_confidence[k]), "the student’s best guess here; the larger D is, the lower it should rank");
-  if (!trace.contrast) figures.append(make("span", "", "This trace is of a version that did not keep KL, D and confidence."));
-  parts.push(figures);
-  put(box, ...parts);
+  parts.push(...seenWhenTaught(at), models);
+  const what = { CE: "The answer was right: the student learns its own word here.", GOLD: "The words are learned from the reference solution; here, only how sure the student is." };
+  if (!trace.teacher_alternatives && what[trace.route]) parts.push(make("p", "small", what[trace.route]));
+  put(box, ...parts, figuresOf(at, k));
 }
 
 // ---- Replay ----
@@ -341,35 +403,62 @@ function play() {
 
 // ---- The guided example ----
 
+// Each step of the tour: what to look at (an element's id), what to do, and what to say.
 function walkSteps() {
   const { fork, position } = data.example;
-  const trace = state.trace;
+  const { trace, frames } = state;
   const k = state.place.get(position);
   const student = trace.student_alternatives[k];
   const teacher = trace.teacher_alternatives[k];
-  const forkFrame = state.frames.findIndex((frame) => frame.at.includes(fork)) + 1;
-  const others = position === fork ? "" : ` This is another place than the fork: where to teach is drawn at random.`;
+  const forkStep = state.stepOf[fork];
+  const answer = (said) => (said === null || said === "" ? "(none found)" : quoted(said));
+  const others = position === fork ? "" : " It is another place than the fork: where to teach is drawn at random.";
+  const last = data.showcase.length ? "The next part shows answers from before and after training; whether it helped is for figures over many questions to say, not for a few examples." : "Whether it helped is for figures over many questions to say.";
   return [
-    [() => { pin(null); goTo(0); }, `The student gets a question, and ${trace.length} blanks. It may fill them in any order${state.frames.at(-1).block > 0 ? ", block by block" : ""}.`],
-    [() => { pin(null); goTo(forkFrame); }, `Face the fork first: at ${quoted(trace.tokens[fork])} it was most torn, with ${percent(trace.confidence[fork])} for its best guess. In training it must decide that early, while what comes after it is still blank. Written confident-first, it would be put off until the student’s own later words left little choice.`],
-    [() => { pin(null); goTo(state.frames.length); }, `The rest was written around that choice. The answer ${quoted(trace.student_extracted ?? "")} is wrong; the right one is ${quoted(trace.expected ?? "")}. The teacher, asked on its own, answers ${quoted(trace.teacher_extracted ?? "")}. So on this question the teacher teaches.`],
-    [() => pin(position), `Teach on the left: look at ${quoted(trace.tokens[position])}, position ${position + 1}. What is right of it fades, because the teacher cannot see it, so the student may not either. Same question, same left: any difference is what the student does not know yet.${others}`],
-    [() => pin(position), `There the student says ${quoted(student[0])} with ${percent(student[1])}; the teacher says ${quoted(teacher[0])} with ${percent(teacher[1])}. Training moves the student’s odds towards the teacher’s. It never replaces a word: the student goes on from its own.`],
-    [() => { pin(null); }, "That is ForkLeft: face the fork first, teach on the left. After training the student writes as it always did, its most confident words first. Below you see what has changed."],
+    ["tokens", () => { pin(null); goTo(0); }, `The student gets a question, and starts from blanks. It may fill them in any order${frames.at(-1).block > 0 ? " within a block; the blocks come one after the other" : ""}.`],
+    ["tokens", () => { pin(null); goTo(forkStep); }, `Face the fork first: at ${quoted(trace.tokens[fork])} it was most torn, with only ${percent(trace.confidence[fork])} for its best guess. In training it must decide that early, in step ${forkStep} of ${frames.length}. In use, where the surest words come first, it would be put off until the student’s own words around it left little choice.`],
+    ["tokens", () => { pin(null); goTo(frames.length); }, `The rest was written around that choice. The answer ${answer(trace.student_extracted)} is wrong; the right one is ${answer(trace.expected)}. The teacher, asked on its own, answers ${answer(trace.teacher_extracted)}. So on this question the teacher teaches.`],
+    ["tokens", () => pin(position), `Teach on the left: look at ${quoted(trace.tokens[position])}, position ${position + 1}. What is right of it is pale: the teacher cannot see it, so it is hidden from the student, too. Same question, same left: any difference is what the student does not know yet.${others}`],
+    ["detail", () => pin(position), `There the student says ${quoted(student[0])} with ${percent(student[1])}; the teacher says ${quoted(teacher[0])} with ${percent(teacher[1])}. Training moves the student’s odds towards the teacher’s. No word is replaced: the student goes on from its own.`],
+    ["tokens", () => pin(null), `That is ForkLeft: face the fork first, teach on the left. After training, the student writes as it always did, its most confident words first. ${last}`],
   ];
 }
 
+// Scrolls so that a part of the viewer is seen beside the text of the tour: whole if it fits, else the word in question.
+function bringIntoView(id) {
+  const tour = $("walk").getBoundingClientRect();
+  const atBottom = getComputedStyle($("walk")).position === "fixed";
+  const top = (atBottom ? 0 : document.querySelector(".top").offsetHeight + tour.height) + 12;
+  const room = innerHeight - top - (atBottom ? tour.height : 0) - 12;
+  const from = $(id).closest(".written, .told").getBoundingClientRect();
+  const part = $(id).getBoundingClientRect();
+  const word = document.querySelector("#tokens .target, #tokens .now");
+  // Best from the heading on; else the part alone; else the line with the word.
+  let begin = part.bottom - from.top <= room ? from.top : part.top;
+  if (id === "tokens" && part.height > room && word) begin = word.getBoundingClientRect().top - room / 2;
+  scrollBy({ top: begin - top });
+}
+
 function walkTo(step) {
+  const steps = step < 0 ? [] : walkSteps();
+  if (step === steps.length && step > 0) {
+    walkTo(-1);
+    $(data.showcase.length ? "orders" : "viewer").scrollIntoView();
+    return;
+  }
   state.walk = step;
+  document.documentElement.classList.toggle("touring", step >= 0);
   $("walk").hidden = step < 0;
   $("walk-start").hidden = step >= 0 || !data.example;
   if (step < 0) return;
-  const steps = walkSteps();
-  steps[step][0]();
-  $("walk-text").textContent = steps[step][1];
+  const [part, act, text] = steps[step];
+  act();
+  $("walk-text").textContent = text;
   $("walk-count").textContent = `${step + 1} of ${steps.length}`;
   $("walk-back").disabled = step === 0;
-  $("walk-next").disabled = step === steps.length - 1;
+  const end = data.showcase.length ? "See before and after" : "Done";
+  $("walk-next").textContent = step === steps.length - 1 ? end : "Next";
+  bringIntoView(part);
 }
 
 function startWalk() {
@@ -421,7 +510,6 @@ function startViewer() {
   $("run").value = String(data.traces[first].run);
   fillRoutes();
   fillQuestions(first);
-  if (data.example) pin(data.example.position, { whole: false });
 
   $("run").addEventListener("change", () => { walkTo(-1); fillRoutes(); fillQuestions(); });
   $("route").addEventListener("change", () => { walkTo(-1); fillQuestions(state.index); });
@@ -455,54 +543,81 @@ function startViewer() {
 const orders = { cells: [], share: 100, timer: null, rows: [] };
 const COLUMNS = [["high_entropy", "most uncertain first, as in training"], ["confidence", "most confident first, as in use"]];
 
+// How many of these questions were right, as in use, and that they are few.
+function countOrders() {
+  const known = orders.rows.filter((group) => group.in_use.length === 2);
+  const right = (k) => known.filter((group) => group.in_use[k]).length;
+  if (!known.length) return "";
+  const one = known.length === 1;
+  return `Of ${one ? "this question" : `these ${known.length} questions`}, written as in use, ${right(0)} ${right(0) === 1 ? "was" : "were"} right before training and ${right(1)} after. ${known.length < 30 ? "So few are for looking: they do not tell whether training helped." : ""}`;
+}
+
 function startOrders() {
   orders.rows = data.showcase;
   if (!orders.rows.length) return;
   $("orders").hidden = false;
   orders.rows.forEach((group, k) => $("shown").append(option(k, group.label)));
-  // The first to be seen is one that was learned, if there is one; all others are in the list.
-  $("shown").value = String(Math.max(0, orders.rows.findIndex((group) => group.learned)));
+  $("orders-count").textContent = countOrders();
+  $("orders-marks").hidden = !orders.rows.some((group) => group.in_use.length === 2);
   $("shown").addEventListener("change", drawOrders);
   $("orders-pass").addEventListener("input", (event) => { stopOrders(); showOrders(Number(event.target.value)); });
   $("orders-play").addEventListener("click", playOrders);
   drawOrders();
 }
 
+function drawCell(row, told) {
+  const box = make("div", "cell");
+  const verdict = make("p", row.student_right ? "right-answer" : "wrong-answer", `${row.student_right ? "✓ right:" : "✗ wrong:"} it answers ${quoted(row.student_extracted ?? "nothing")}`);
+  verdict.append(make("span", "soft", row.student_right ? "" : `, right is ${quoted(row.expected ?? "")}`));
+  const place = make("div", "tokens");
+  const frames = framesOf(row);
+  const heading = make("h3", "", row.step === 0 ? "Before training" : `After ${row.step} updates`);
+  heading.append(make("span", "soft", `, ${told}`));
+  const pointed = make("p", "pointed");
+  box.append(heading, verdict, place, pointed);
+  const elements = drawTokens(place, row, frames, null);
+  const point = (event) => {
+    const i = elements.indexOf(event.target);
+    if (i < 0) return;
+    const step = frames.findIndex((frame) => frame.at.includes(i)) + 1;
+    pointed.textContent = elements[i].classList.contains("blank") ? "" : `${quoted(row.tokens[i])}: step ${step} of ${frames.length}, with ${percent(row.confidence[i])} for its best guess`;
+  };
+  place.addEventListener("pointerover", point);
+  place.addEventListener("click", point);
+  orders.cells.push({ frames, verdict, elements });
+  return box;
+}
+
 function drawOrders() {
   stopOrders();
   const group = orders.rows[Number($("shown").value)];
   const rows = parsed(group.block);
-  $("shown-prompt").textContent = rows[0].prompt;
+  drawPrompt($("shown-prompt"), rows[0].prompt);
   const steps = [...new Set(rows.map((row) => row.step))].sort((a, b) => a - b);
   const wanted = steps.length > 1 ? [steps[0], steps[steps.length - 1]] : steps;
   orders.cells = [];
   const boxes = [];
-  for (const step of wanted) {
-    for (const [order, told] of COLUMNS) {
+  for (const [order, told] of COLUMNS) {
+    for (const step of wanted) {
       const row = rows.find((one) => one.step === step && one.order === order);
-      if (!row) continue;
-      const box = make("div", "cell");
-      const when = step === 0 ? "Before training" : `After ${step} updates`;
-      const verdict = make("p", row.student_right ? "right-answer" : "wrong-answer", `${row.student_right ? "✓" : "✗"} answers ${quoted(row.student_extracted ?? "nothing")}`);
-      verdict.append(make("span", "soft", row.student_right ? "" : `, right is ${quoted(row.expected ?? "")}`));
-      const place = make("div", "tokens");
-      const frames = framesOf(row);
-      const heading = make("h3", "", when);
-      heading.append(make("span", "soft", `, ${told}`));
-      box.append(heading, verdict, place);
-      orders.cells.push({ row, frames, place, elements: drawTokens(place, row, frames, null) });
-      boxes.push(box);
+      if (row) boxes.push(drawCell(row, told));
     }
   }
+  $("cells").classList.toggle("one", wanted.length < 2);
   put($("cells"), ...boxes);
+  drawScale($("orders-scale"));
   showOrders(100);
 }
 
 function showOrders(share) {
   orders.share = share;
   $("orders-pass").value = String(share);
-  for (const cell of orders.cells) showFrames(cell.elements, cell.frames, Math.round((share / 100) * cell.frames.length));
-  const told = share === 100 ? "all passes" : `${share}% of the passes`;
+  for (const cell of orders.cells) {
+    showFrames(cell.elements, cell.frames, Math.round((share / 100) * cell.frames.length));
+    // Whether it is right is known when all is written.
+    cell.verdict.classList.toggle("open", share < 100);
+  }
+  const told = share === 100 ? "all steps" : `${share}% of the steps`;
   $("orders-told").textContent = told;
   $("orders-pass").setAttribute("aria-valuetext", told);
 }

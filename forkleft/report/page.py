@@ -2,9 +2,9 @@
 
     write_report([Path("runs/demo")], Path("runs/demo/report.html"))
 
-Style and script are `page.css` and `page.js` beside this file. The page allows only these two, by their digests, and
-loads nothing (its content security policy). Data are JSON blocks, which no browser runs; the script sets every text of
-theirs as text.
+Style and script are `colours.css` (which the playground has, too), `page.css` and `page.js` beside this file. The page
+allows only these, by their digests, and loads nothing (its content security policy). Data are JSON blocks, which no
+browser runs; the script sets every text of theirs as text.
 """
 
 import base64
@@ -21,11 +21,9 @@ from forkleft import __version__
 from forkleft.files import write_bytes, writing_to
 from forkleft.report import sections
 from forkleft.report.gather import TRACES, Gathered, Run, gather
-from forkleft.report.viewer import FORK, good_example
+from forkleft.report.viewer import FORK, good_example, right_in_use
 
 REPORT = "report.html"
-# How a list marks a question that the student has learned to answer.
-LEARNED = "✗→✓"
 # Characters of a question in a list.
 _LABEL = 60
 _SECTIONS = {
@@ -54,7 +52,8 @@ def write_report(paths: Sequence[Path], output: Path | None = None, *, traces: i
 
 def page(found: Gathered) -> str:
     """The page."""
-    style, script = (_source(name).replace("\r\n", "\n") for name in ("page.css", "page.js"))
+    colours, own, script = (_source(name).replace("\r\n", "\n") for name in ("colours.css", "page.css", "page.js"))
+    style = colours + own
     traces = [(number, trace) for number, run in enumerate(found.runs) for trace in run.traces]
     shown = _showcase(found.runs)
     parts = {"result": sections.result(found), "curves": sections.curves(found), "setup": sections.setup(found)}
@@ -77,8 +76,8 @@ def page(found: Gathered) -> str:
         ],
         "example": good_example([trace for _, trace in traces]),
         "showcase": [
-            {"label": label, "block": f"showcase-{k}", "learned": LEARNED in label}
-            for k, (label, _) in enumerate(shown)
+            {"label": label, "block": f"showcase-{k}", "in_use": right_in_use(rows)}
+            for k, (label, rows) in enumerate(shown)
         ],
     }
     blocks: dict[str, Any] = {"page-data": index}
@@ -150,6 +149,5 @@ def _showcase(runs: Sequence[Run]) -> list[tuple[str, list[Any]]]:
 
 def _change(rows: Sequence[Mapping[str, Any]]) -> str:
     """Whether the student was right before and after, as it writes in use: `✗→✓ `."""
-    in_use = sorted((row for row in rows if row["order"] == "confidence"), key=lambda row: row["step"])
-    marks = ["✓" if row["student_right"] else "✗" for row in in_use]
-    return f"{marks[0]}→{marks[-1]} " if len(marks) > 1 else ""
+    marks = "→".join("✓" if right else "✗" for right in right_in_use(rows))
+    return f"{marks} " if marks else ""

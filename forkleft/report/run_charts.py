@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forkleft.report.charts import COLOURS, Series, area_chart, line_chart
-from forkleft.report.curves import evaluated
+from forkleft.report.evaluations import evaluated
 from forkleft.report.gather import Run
 
 # The name of each route on the page, with its colour. Paths of the data: `route_ce`, `loss_ce` ….

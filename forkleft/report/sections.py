@@ -8,15 +8,26 @@ from typing import Any
 
 from forkleft.evaluate.compare import BenchmarkGain, Comparison
 from forkleft.evaluate.statistics import Estimate, wilson_interval
-from forkleft.report.charts import interval_chart
-from forkleft.report.curves import evaluated
-from forkleft.report.gather import Gathered, Run, Study
+from forkleft.report.charts import interval_chart, table
+from forkleft.report.evaluations import evaluated, items_of
+from forkleft.report.gather import Gathered, Run
 from forkleft.report.run_charts import by_update, charts_of_one, charts_of_several
-from forkleft.study.tables import Table, study_tables
 
 # Updates whose mean is the beginning, or the end, of a run.
 _FEW = 5
 _NOT_COMPARED = ("output_dir", "seed")
+_METHOD = (
+    "ForkLeft trains a diffusion language model, which fills in blanks in any order (the student), with the help of a "
+    "model that writes from left to right (the teacher)."
+)
+# How the student writes in training, by the order that the run has chosen.
+_WRITTEN = {
+    "high_entropy": "most uncertain word first",
+    "low_entropy": "least uncertain word first",
+    "confidence": "most confident word first",
+    "left_to_right": "from left to right",
+    "random": "in a random order",
+}
 
 
 def title_of(found: Gathered) -> str:
@@ -29,16 +40,33 @@ def title_of(found: Gathered) -> str:
 
 def summary(found: Gathered) -> str:
     """The head of the page: what was taught by what, how far, and the figures that matter most."""
-    parts = [f"<h1>{escape(title_of(found))}</h1>"]
+    if len(found.runs) == 1 and not found.studies:
+        return "\n".join([*_head_of_one(found.runs[0]), *_notes(found)])
+    parts = [f"<h1>{escape(title_of(found))}</h1>", f'<p class="lead">{_METHOD}</p>']
     if found.studies:
         parts += [
             f'<p class="lead">{escape(study.results.about)}</p>' for study in found.studies if study.results.about
         ]
-    elif len(found.runs) == 1:
-        run = found.runs[0]
-        parts += [f'<p class="lead">{_taught(run)} {_state(run)}</p>', _tiles(run)]
     elif found.runs:
         parts.append(_runs_table(found.runs))
+    return "\n".join([*parts, *_notes(found)])
+
+
+def _head_of_one(run: Run) -> list[str]:
+    student, teacher = (escape(str(run.options.get(name, f"a {name}"))) for name in ("student", "teacher"))
+    title = f"{student}, taught by {teacher}" if run.has_recipe else escape(run.name)
+    return [
+        f"<h1>{title}</h1>",
+        f'<p class="lead">{_METHOD} This page is about one such training: what came of it, how it went on single '
+        "questions, and how to repeat it.</p>",
+        f"<p>{_taught(run)} {_state(run)}</p>",
+        _tiles(run),
+        _in_use_unknown(run),
+    ]
+
+
+def _notes(found: Gathered) -> list[str]:
+    parts = []
     # A study has dozens of runs, and their notes are not what it is read for.
     for run in found.runs if not found.studies else ():
         lead = f"{escape(run.name)}: " if len(found.runs) > 1 else ""
@@ -48,7 +76,7 @@ def summary(found: Gathered) -> str:
         if notes:
             items = "".join(f"<li>{lead}{escape(note)}</li>" for note in notes)
             parts.append(f'<ul class="note">{items}</ul>')
-    return "\n".join(parts)
+    return parts
 
 
 def result(found: Gathered) -> str:
@@ -58,7 +86,11 @@ def result(found: Gathered) -> str:
     parts = [_comparison(name if len(comparisons) > 1 else "", one) for name, one in comparisons]
     if not comparisons and not found.studies:
         parts += [_evaluations(run, named=len(found.runs) > 1) for run in found.runs if evaluated(run.logged)]
-    parts += [_study(study) for study in found.studies]
+    if found.studies:
+        # Only here: see `gather`.
+        from forkleft.report.study_section import study_section
+
+        parts += [study_section(study) for study in found.studies]
     if not any(parts):
         return ""
     return f'<section id="result"><h2>Did it help?</h2>{"".join(parts)}</section>'
@@ -86,29 +118,15 @@ def setup(found: Gathered) -> str:
     return f'<section id="setup"><h2>How to repeat it</h2>{"".join(parts)}</section>'
 
 
-def table(heading: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
-    """A table of escaped cells. words: the columns that hold words instead of figures."""
-
-    def cell(tag: str, text: str, k: int) -> str:
-        kind = ' class="words"' if k in words else ""
-        return f"<{tag}{kind}>{escape(text)}</{tag}>"
-
-    head = "".join(cell("th", text, k) for k, text in enumerate(heading))
-    body = "".join("<tr>" + "".join(cell("td", text, k) for k, text in enumerate(row)) + "</tr>" for row in rows)
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
 # Summary.
 
 
 def _taught(run: Run) -> str:
-    options, last = run.options, _last_step(run)
-    student, teacher = (f"<b>{escape(str(options.get(name, f'a {name}')))}</b>" for name in ("student", "teacher"))
-    if not run.has_recipe:
-        student, teacher = "A student", "a teacher (a run from Python; its card, README.md, names both)"
+    last = _last_step(run)
+    taught = "" if run.has_recipe else "A run from Python; its card, README.md, names student and teacher. "
     questions = by_update(run.updates)[0]["questions"] if run.updates else None
     how = f"{last} update{'' if last == 1 else 's'}" + (f" of {questions:g} questions" if questions else "")
-    return f"{student} was taught by {teacher}: {how}."
+    return f"{taught}Run <code>{escape(run.name)}</code>, {how}:"
 
 
 def _state(run: Run) -> str:
@@ -123,26 +141,64 @@ def _state(run: Run) -> str:
 
 
 def _tiles(run: Run) -> str:
-    tiles = []
-    for one in run.comparisons:
-        gain = one.mean_gain
-        over = f"{len(one.rows)} benchmarks" if len(one.rows) > 1 else one.rows[0].benchmark
-        told = f"points more right answers on {over} (95%: {100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
-        tiles.append((f"{100 * gain.value:+.1f}", told))
+    """The figures that matter most: how the student answers in use, then in training, and the time."""
+    tiles = [_gain_tile(one) for one in run.comparisons]
     if not run.comparisons:
-        for name, points in evaluated(run.logged).items():
-            values = list(points.values())
-            tiles.append((_moved(values[0], values[-1]), f"right on {name} questions, native decoding"))
+        tiles += [_evaluated_tile(run, name, points) for name, points in evaluated(run.logged).items()]
     rows = run.updates
     if rows:
-        begin, end = _ends(rows, "student_accuracy")
-        tiles.append((_moved(begin, end), "of training questions right, written most uncertain first"))
-        begin, end = _ends(by_update(rows), "share")
-        tiles.append((_moved(begin, end), "of questions on the teacher’s route"))
+        tiles.append(_training_tile(run))
         seconds = sum(value for row in rows for name, value in row.items() if name.startswith("seconds_"))
         tiles.append((_duration(seconds), f"for {_last_step(run)} updates"))
     cells = "".join(f'<div class="tile"><b>{escape(big)}</b><span>{escape(small)}</span></div>' for big, small in tiles)
     return f'<div class="tiles">{cells}</div>' if cells else ""
+
+
+def _gain_tile(one: Comparison) -> tuple[str, str]:
+    gain = one.mean_gain
+    over = f"{len(one.rows)} benchmarks" if len(one.rows) > 1 else f"{one.rows[0].benchmark}"
+    items = sum(row.items for row in one.rows)
+    sure = gain.low > 0 or gain.high < 0
+    told = f"right answers after training, against before, on {items} questions of {over}"
+    chance = "" if sure else "; that includes 0, so it may be chance"
+    return f"{100 * gain.value:+.1f} points", f"{told} (95%: {100 * gain.low:+.1f} to {100 * gain.high:+.1f}{chance})"
+
+
+def _evaluated_tile(run: Run, name: str, points: Mapping[int, float]) -> tuple[str, str]:
+    first, last = next(iter(points)), list(points)[-1]
+    items = items_of(run.logged, name)
+
+    def at(step: int) -> str:
+        when = "before training" if step == 0 else f"after update {step}"
+        if step not in items:
+            return when
+        low, high = wilson_interval(round(points[step] * items[step]), items[step])
+        return f"{when} (95%: {100 * low:.0f}–{100 * high:.0f}%)"
+
+    count = f"{items[last]} {name} questions" if last in items else f"{name} questions"
+    if first == last:
+        return f"{100 * points[last]:.0f}%", f"of {count} right in use, {at(last)}; there is no other to compare with"
+    return _moved(points[first], points[last]), f"of {count} right in use, {at(first)} and {at(last)}"
+
+
+def _training_tile(run: Run) -> tuple[str, str]:
+    count = min(_FEW, len(run.updates))
+    means = f"means of the first and the last {count} updates" if count > 1 else "of one update each"
+    how = _WRITTEN.get(str(run.options.get("rollout_order", "high_entropy")), "in the order of training")
+    told = f"of training questions right, written {how}: {means}, other questions each time. Not how it writes in use."
+    return _moved(*_ends(run.updates, "student_accuracy")), told
+
+
+def _in_use_unknown(run: Run) -> str:
+    """Says so if nothing tells how the student answers in use."""
+    if run.comparisons or evaluated(run.logged) or not run.updates:
+        return ""
+    known = "is not measured yet" if run.status == "running" else "was not measured"
+    return (
+        '<p class="note">How many questions the student gets right in use, with its most confident word first, '
+        f"{known}, so this page cannot say whether training helped. <code>forkleft eval</code> measures it before "
+        "and after; <code>eval_on_start</code> and <code>eval_steps</code> do during training.</p>"
+    )
 
 
 def _runs_table(runs: Sequence[Run]) -> str:
@@ -169,7 +225,7 @@ def _runs_table(runs: Sequence[Run]) -> str:
                 f"{100 * gain.value:+.1f} ({100 * gain.low:+.1f}, {100 * gain.high:+.1f})" if gain else "–",
             )
         )
-    heading = ("run", "what differs", "state", "updates", "right in training", "right held-out", "gain, points")
+    heading = ("run", "what differs", "state", "updates", "right in training", "right in use, held-out", "gain, points")
     return table(heading, rows, words=(0, 1, 2))
 
 
@@ -241,11 +297,10 @@ def _gain_cells(row: BenchmarkGain) -> tuple[str, ...]:
 def _evaluations(run: Run, *, named: bool) -> str:
     rows = []
     for name, points in evaluated(run.logged).items():
-        counts = {row["step"]: row.get(_count_name(name)) for row in run.logged}
-        for step in dict.fromkeys((next(iter(points)), *points)):
-            count, value = counts.get(step), points[step]
-            inner = ""
-            if isinstance(count, int) and count > 0:
+        counts = items_of(run.logged, name)
+        for step, value in points.items():
+            count, inner = counts.get(step), ""
+            if count is not None:
                 low, high = wilson_interval(round(value * count), count)
                 inner = f" ({100 * low:.1f}–{100 * high:.1f})"
             rows.append((name, str(step), str(count or "–"), f"{100 * value:.1f}{inner}"))
@@ -257,11 +312,6 @@ def _evaluations(run: Run, *, named: bool) -> str:
     return head + table(("questions", "update", "items", "right, %"), rows) + note
 
 
-def _count_name(label: str) -> str:
-    name = label.removeprefix("held-out").strip()
-    return f"eval_{name}_count" if name else "eval_count"
-
-
 def _percent(estimate: Estimate) -> str:
     value, low, high = (f"{100 * x:.1f}" for x in (estimate.value, estimate.low, estimate.high))
     return f"{value} ({low}–{high})"
@@ -269,27 +319,6 @@ def _percent(estimate: Estimate) -> str:
 
 def _p(value: float | None) -> str:
     return "–" if value is None else "<0.001" if value < 1e-3 else f"{value:.3f}"
-
-
-def _study(study: Study) -> str:
-    results, analysis = study.results, study.analysis
-    parts = [f"<h3>{escape(results.name)}</h3>"]
-    for decoding, gains in analysis.gains.items():
-        how = f", {decoding}" if len(analysis.gains) > 1 else ""
-        rows = [(arm, effect.mean) for arm, effect in gains.items()]
-        parts.append(interval_chart(f"Gain over the base, points{how}", rows))
-    differences = [(one.name, one.difference.mean) for one in analysis.comparisons]
-    parts.append(interval_chart("Differences between arms, points", differences))
-    parts += [_study_table(one) for one in study_tables(results, analysis)]
-    return "".join(parts)
-
-
-def _study_table(one: Table) -> str:
-    shown = table(one.heading, one.rows, one.words)
-    if one.page_only:
-        return f"<details><summary>{escape(one.title)}</summary>{shown}</details>"
-    note = f'<p class="small">{escape(one.note)}</p>' if one.note else ""
-    return f"<h3>{escape(one.title)}</h3>{shown}{note}"
 
 
 # Configuration.
@@ -305,5 +334,5 @@ def _configuration(run: Run, *, named: bool) -> str:
         command = f'<code class="command">{escape(shlex.join(words))} --output_dir NEW_FOLDER</code>'
     return (
         f"{head}{command}<details><summary>Configuration: {len(rows)} options that are not defaults</summary>"
-        f'<div class="scroll" tabindex="0"><table><tbody>{cells}</tbody></table></div></details>'
+        f'<div class="scroll options" tabindex="0"><table><tbody>{cells}</tbody></table></div></details>'
     )

@@ -7,8 +7,9 @@ from forkleft.files import write_text
 from forkleft.report.study_figures import draw_study
 from forkleft.study.analysis import Analysis, analyse
 from forkleft.study.cells import writing
-from forkleft.study.collect import STUDY, collect
-from forkleft.study.results import RESULTS, StudyResults, load_results, save_results
+from forkleft.study.collect import collect
+from forkleft.study.names import RESULTS, STUDY
+from forkleft.study.results import StudyResults, load_results, save_results
 from forkleft.study.tables import study_page
 
 TABLE = "table.md"

@@ -75,6 +75,15 @@ def spread(rows: Sequence[Any], count: int) -> list[Any]:
     return [rows[k * len(rows) // count] for k in range(count)]
 
 
+def right_in_use(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Whether a question of the showcase was right before and after training, as the student writes in use.
+
+    Empty if there is no before and after.
+    """
+    in_use = sorted((row for row in rows if row["order"] == "confidence"), key=lambda row: row["step"])
+    return [bool(in_use[0]["student_right"]), bool(in_use[-1]["student_right"])] if len(in_use) > 1 else []
+
+
 def good_example(traces: Sequence[Mapping[str, Any]]) -> dict[str, int] | None:
     """The trace that shows the method best: its number, its fork, and the position to see the teacher at.
 

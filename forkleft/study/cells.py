@@ -25,11 +25,11 @@ from forkleft.evaluate.results import SUMMARY
 from forkleft.files import is_locked, lock, write_json, write_text
 from forkleft.study import timing
 from forkleft.study.grid import Cell, Evaluation
+from forkleft.study.names import CELLS
 from forkleft.train import checkpoints
 from forkleft.train.recipes import recipe_page
 
 ANSWERS = "teacher_answers.jsonl"
-CELLS = "cells"
 ROUTES = "routes.jsonl"
 _FAILED, _ANSWERED, _LOCK = "failed.json", "answered", ".lock"
 # Options that an untrained student may need to be loaded; a trained one has them in its folder.

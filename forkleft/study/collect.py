@@ -12,6 +12,7 @@ from forkleft.evaluate.results import Results, read_results
 from forkleft.files import read_jsonl, write_json
 from forkleft.study.cells import ROUTES, CellFolder, writing
 from forkleft.study.grid import Cell, Evaluation, Grid
+from forkleft.study.names import STUDY
 from forkleft.study.results import (
     FORMAT,
     PARTS,
@@ -26,8 +27,6 @@ from forkleft.study.results import (
     study_of,
 )
 from forkleft.train.recipes import not_default
-
-STUDY = "study.json"
 
 
 def note_study(folder: Path, grid: Grid) -> None:

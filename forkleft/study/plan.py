@@ -10,9 +10,10 @@ from forkleft.digests import differences
 from forkleft.errors import ForkLeftError
 from forkleft.files import check_writable
 from forkleft.progress import clock_time
-from forkleft.study.cells import CELLS, CellFolder
+from forkleft.study.cells import CellFolder
 from forkleft.study.collect import note_study, read_noted
 from forkleft.study.grid import Cell, Grid, make_grid
+from forkleft.study.names import CELLS
 from forkleft.study.spec import read_study, with_seeds
 from forkleft.study.timing import Rates
 

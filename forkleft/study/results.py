@@ -20,7 +20,6 @@ from forkleft.study.cells import writing
 from forkleft.study.effects import Clusters, Verdicts
 from forkleft.study.grid import CellKind, Place
 
-RESULTS = "results.json"
 FORMAT = 1
 # Parts into which the updates of a run are cut when its routes are counted.
 PARTS = 10

@@ -24,9 +24,10 @@ from typing import Any
 from forkleft.errors import ForkLeftError, check_choice, nearest
 from forkleft.evaluate.benchmarks import BENCHMARKS, read_benchmarks
 from forkleft.evaluate.protocols import Settings
+from forkleft.files import read_yaml
 from forkleft.lab.benchmarks import LAB_BENCHMARKS
 from forkleft.objective.routes import Route
-from forkleft.train.recipes import checked_options, option_words, read_options, read_yaml
+from forkleft.train.recipes import checked_options, option_words, read_options
 
 _KEYS = (
     *("name", "about", "base", "set", "arms", "seeds", "with_seed", "benchmarks", "limit", "decoding", "curve"),

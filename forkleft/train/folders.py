@@ -1,6 +1,5 @@
 """The output folder of a run: only one run writes to it at a time, and never over the files of another run."""
 
-import json
 import os
 import socket
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -12,17 +11,14 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
 from forkleft.errors import ForkLeftError
-from forkleft.files import check_writable, lock, write_json, writing_to
+from forkleft.files import check_writable, lock, writing_to
 from forkleft.train.checkpoints import steps
+from forkleft.train.run_files import LOCK_FILE, OTHER_FOLDER, RUN_FILE, is_finished, read_run
 
-# The file that says what decides a run (`resume.py`): in its folder and in every checkpoint.
-RUN_FILE = "forkleft.json"
-LOCK_FILE = ".lock"
 # The files of a finished run, and those that a run writes before its end.
 _ENDED = ("*.safetensors", "*.safetensors.index.json", "config.json", "README.md", "curves.png")
 _UNDER_WAY = ("metrics.jsonl", "routes.jsonl", "traces.jsonl", "showcase.jsonl", "report.html", "recipe.yaml", RUN_FILE)
 _OPTION = "output_dir"
-_OTHER_FOLDER = f"name another folder ({_OPTION})"
 
 
 class RunFolder:
@@ -66,13 +62,13 @@ class RunFolder:
         """
         if steps(self.path) and self.is_finished():
             raise ForkLeftError(
-                f"{self.path} holds a finished run; {_OTHER_FOLDER}, or make that run longer: raise max_steps, and "
+                f"{self.path} holds a finished run; {OTHER_FOLDER}, or make that run longer: raise max_steps, and "
                 "resume it (resume_from_checkpoint)"
             )
         if steps(self.path):
             raise ForkLeftError(
                 f"{self.path} holds checkpoints of an earlier run; resume it (resume_from_checkpoint), or "
-                f"{_OTHER_FOLDER}"
+                f"{OTHER_FOLDER}"
             )
         ended, under_way = (self._names(patterns, own) for patterns in (_ENDED, _UNDER_WAY))
         noted = read_run(self.path)
@@ -80,31 +76,15 @@ class RunFolder:
         if ended or (under_way and not same):
             raise ForkLeftError(
                 f"{self.path} holds files of an earlier run ({', '.join(ended + under_way)}), which a new one would "
-                f"overwrite, and no checkpoint to resume; {_OTHER_FOLDER}, or move them away"
+                f"overwrite, and no checkpoint to resume; {OTHER_FOLDER}, or move them away"
             )
 
     def is_finished(self) -> bool:
         """Whether the run in this folder has finished since it was last started."""
-        card, begun = self.path / "README.md", self.path / RUN_FILE
-        return card.exists() and (not begun.exists() or card.stat().st_mtime_ns >= begun.stat().st_mtime_ns)
+        return is_finished(self.path)
 
     def _names(self, patterns: Collection[str], own: Collection[str]) -> list[str]:
         return sorted({path.name for pattern in patterns for path in self.path.glob(pattern)} - set(own))
-
-
-def read_run(folder: Path) -> dict[str, Any] | None:
-    """What decides the run of a folder or checkpoint, from the file there; None if there is no such file."""
-    try:
-        return json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise ForkLeftError(f"{folder / RUN_FILE} cannot be read ({error}); {_OTHER_FOLDER}") from error
-
-
-def write_run(folder: Path, run: Mapping[str, Any]) -> None:
-    """Write down what decides a run."""
-    write_json(folder / RUN_FILE, run)
 
 
 def in_main_process(find: Callable[[], Any]) -> Any:
@@ -134,7 +114,7 @@ def _locked(folder: Path) -> Iterator[None]:
                 file.seek(0)
                 who = file.read().strip()
                 raise ForkLeftError(
-                    f"another run is writing to {folder}{who and f' ({who})'}; wait for it to end, or {_OTHER_FOLDER}"
+                    f"another run is writing to {folder}{who and f' ({who})'}; wait for it to end, or {OTHER_FOLDER}"
                 )
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n")

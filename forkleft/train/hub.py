@@ -16,7 +16,7 @@ from transformers.utils import PushInProgress
 
 from forkleft.train.checkpoints import MANIFEST
 from forkleft.train.config import ForkLeftConfig
-from forkleft.train.folders import LOCK_FILE, RUN_FILE
+from forkleft.train.run_files import LOCK_FILE, RUN_FILE
 
 # An upload of the model leaves these out: the state for resuming, and questions and answers, which may not be ours to
 # publish.

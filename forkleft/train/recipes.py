@@ -19,7 +19,7 @@ import yaml
 from transformers import TrainingArguments
 
 from forkleft.errors import ForkLeftError, check_count, nearest
-from forkleft.files import YamlLoader, missing_yaml
+from forkleft.files import YamlLoader, read_yaml
 from forkleft.prompts import read_template
 from forkleft.train.config import NO_BF16, ForkLeftConfig, can_bf16
 
@@ -272,22 +272,6 @@ def help_of(option: Field) -> str:
     text = _TEXTS.get(option.name) or option.metadata.get("help") or ""
     # Transformers writes its help texts for argparse.
     return " ".join(text.split()).replace("%%", "%")
-
-
-def read_yaml(path: Path, kind: str) -> dict[str, Any]:
-    """The names and values of a YAML file. kind: of the file, for the message. Raises ForkLeftError if it has none."""
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), YamlLoader)
-    except FileNotFoundError:
-        raise missing_yaml(path, kind) from None
-    except yaml.MarkedYAMLError as error:
-        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
-        raise ForkLeftError(f"{path} is no YAML file{line}: {error.problem}") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ForkLeftError(f"{path} is no YAML file: {' '.join(str(error).split())}") from error
-    if not isinstance(values, Mapping):
-        raise ForkLeftError(f"{path}: expected names with values, as in `learning_rate: 1e-6`, found {values!r:.60}")
-    return {str(name): value for name, value in values.items()}
 
 
 def option_words(words: Sequence[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from forkleft.students.student import Student
 from forkleft.train import checkpoints
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.data import Example
-from forkleft.train.folders import read_run
+from forkleft.train.run_files import read_run
 
 # Options that decide what is learned, besides those of the method: a run cannot resume with other values.
 _DECISIVE = (

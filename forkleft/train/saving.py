@@ -25,10 +25,11 @@ from transformers.trainer_utils import SchedulerType
 from forkleft.errors import ForkLeftError
 from forkleft.train import checkpoints
 from forkleft.train.config import ForkLeftConfig, check_steps
-from forkleft.train.folders import RunFolder, in_main_process, read_run, write_run
+from forkleft.train.folders import RunFolder, in_main_process
 from forkleft.train.hub import UploadingTrainer
 from forkleft.train.metrics import StepFile
 from forkleft.train.resume import LENGTHENED, check_resumable, find_checkpoint
+from forkleft.train.run_files import read_run, write_run
 
 _LOG = logging.getLogger(__name__)
 # What saving raises if the disk is full or a file cannot be written.

@@ -3,7 +3,7 @@ import json
 from matplotlib.figure import Figure
 from PIL import Image
 
-from forkleft.report.curves import draw_curves, evaluated
+from forkleft.report.curves import draw_curves
 
 
 def test_curves_of_a_run(tmp_path):
@@ -27,16 +27,6 @@ def test_curves_of_a_run(tmp_path):
         metrics.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"step": updates, "train_loss": 1.0}]))
         draw_curves(metrics, picture)
         assert Image.open(picture).size == (1650, 555)
-
-
-def test_evaluations_are_points_by_update():
-    logged = [
-        {"step": 0, "eval_accuracy": 0.5, "eval_count": 4},
-        {"step": 1, "loss": 1.0, "student_accuracy": 0.9},
-        {"step": 2, "eval_accuracy": 0.75, "eval_count": 4},
-        {"step": 2, "eval_chain_3_accuracy": 0.25},
-    ]
-    assert evaluated(logged) == {"held-out": {0: 0.5, 2: 0.75}, "held-out chain_3": {2: 0.25}}
 
 
 def test_the_picture_shows_the_evaluations(tmp_path, monkeypatch):

@@ -2,6 +2,8 @@ import base64
 import hashlib
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from importlib.resources import files
 
@@ -55,7 +57,8 @@ def test_data_come_back_as_they_were(tmp_path):
     blocks = {kind["id"]: json.loads(text) for _, kind, text in written(folder).found if "id" in kind}
     assert blocks["trace-0"]["tokens"] == HOSTILE
     assert blocks["page-data"]["traces"] == [{"run": 0, "step": 1, "route": "LEFTOPD", "label": "question 0?"}]
-    assert [group["learned"] for group in blocks["page-data"]["showcase"]] == [False, True]
+    assert [group["in_use"] for group in blocks["page-data"]["showcase"]] == [[False, False], [False, True]]
+    assert [group["label"] for group in blocks["page-data"]["showcase"]] == ["✗→✗ question 0?", "✗→✓ question 1?"]
     assert len(blocks["showcase-1"]) == 4
 
 
@@ -76,10 +79,34 @@ def test_several_runs_go_to_the_working_folder_or_where_one_says(tmp_path, monke
 
 
 def test_the_sources_are_in_the_package():
-    assert {"page.html", "page.css", "page.js"} <= {path.name for path in files("forkleft.report").iterdir()}
+    assert {"page.html", "page.css", "colours.css", "page.js"} <= {
+        path.name for path in files("forkleft.report").iterdir()
+    }
 
 
 def test_the_script_never_writes_markup():
     script = files("forkleft.report").joinpath("page.js").read_text(encoding="utf-8")
     for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
         assert word not in script
+
+
+def test_the_report_of_a_run_needs_no_torch():
+    """Nor Transformers and Matplotlib: they take seconds to import, and a report takes less than one."""
+    check = (
+        "import sys, forkleft.report.page\n"
+        "sys.exit(' '.join({'torch', 'transformers', 'accelerate', 'matplotlib'} & sys.modules.keys()))"
+    )
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+    assert found.stderr.strip() == ""
+
+
+def test_report_and_playground_colour_alike():
+    """An entropy has the same shade on both pages, from the colours that they share."""
+    sources = [
+        files("forkleft.report").joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "play/play.js")
+    ]
+    bounds = [re.search(r"(?:SHADES|ENTROPIES) = (\[.*?\]);", text)[1] for text in sources]
+    assert bounds[0] == bounds[1] and len(json.loads(bounds[0])) == 7
+    for name in ("page.css", "play/play.css"):
+        style = files("forkleft.report").joinpath(name).read_text(encoding="utf-8")
+        assert "var(--shade-7)" in style and "prefers-color-scheme" not in style

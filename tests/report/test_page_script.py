@@ -26,9 +26,9 @@ def opened(chromium):
     """Opens a page. Afterwards, there must have been no error, and no request but for the page itself."""
     contexts, told, asked = [], [], []
 
-    def open_page(address, *, width=1280, dark=False, reduced=False):
+    def open_page(address, *, width=1280, height=900, dark=False, reduced=False):
         scheme, motion = "dark" if dark else "light", "reduce" if reduced else "no-preference"
-        viewport = {"width": width, "height": 900}
+        viewport = {"width": width, "height": height}
         context = chromium.new_context(viewport=viewport, color_scheme=scheme, reduced_motion=motion)
         contexts.append(context)
         page = context.new_page()
@@ -52,7 +52,7 @@ def choose(page, index):
 def shown(page):
     """The tokens that can be read, by position."""
     places = page.locator("#tokens .token:not(.blank)")
-    return dict(places.evaluate_all("all => all.map((e) => [Number(e.dataset.at), e.textContent])"))
+    return dict(places.evaluate_all("all => all.map((e) => [Number(e.dataset.at), e.firstChild.textContent])"))
 
 
 def test_a_replay_shows_what_was_written_by_then(opened, address):
@@ -68,11 +68,32 @@ def test_a_replay_shows_what_was_written_by_then(opened, address):
         assert shown(page) == {i: trace["tokens"][i] for i in done if i < 24}
     page.locator("#pass").fill("13")
     caption = page.locator("#caption").inner_text()
-    assert caption.startswith("Block 2 of 3, pass 5: writes “w11” at position 12.")
-    assert "it was the one it was least sure of: its best guess had 87%, the entropy is 0.060 nats." in caption
-    assert page.locator("#tokens .now").inner_text() == "w11"
+    assert caption.startswith("Step 13 of 24 (block 2 of 3): writes “w11” at position 12. Of all open blanks, the")
+    assert caption.endswith("the student was least sure of this one: its best guess had 87%.")
+    assert page.locator("#tokens .now").inner_text().split() == ["w11", "13"]
     page.click("#forth")
-    assert page.locator("#tokens .now").inner_text() == "w10"
+    assert page.locator("#tokens .now").inner_text().split() == ["w10", "14"]
+    # Those that follow are less uncertain than this one, which is certain.
+    assert page.locator("#caption").inner_text().endswith("All blanks that are left in this block are certain by now.")
+
+
+def test_steps_are_counted_from_one_without_passes_behind_the_end(opened, tmp_path):
+    passes = [28, 3, 21, 7, 1, 18]
+    trace = made_up_trace(0, tokens=6, commit_pass=passes)
+    page = opened(write_report([made_up_run(tmp_path / "run", traces=[trace])]).as_uri())
+    numbers = page.locator("#tokens .token small").all_inner_texts()
+    assert numbers == ["6", "2", "5", "3", "1", "4"]
+    assert "6 tokens in 6 steps" in page.locator("#caption").inner_text()
+    told = []
+    for step in range(6):
+        page.locator("#pass").fill(str(step))
+        told.append(page.locator("#caption").inner_text().split(":")[0].split(".")[0])
+    assert told == ["All is blank", *(f"Step {step} of 6" for step in range(1, 6))]
+    page.locator("#tokens .token").first.click()
+    detail = page.locator("#detail")
+    assert "written in step 6 of 6" in detail.inner_text() and "28" not in detail.inner_text()
+    page.locator("#detail summary").click()
+    assert "28" in detail.locator(".figures").inner_text().split("\n")
 
 
 def test_play_goes_from_the_blanks_to_the_end(opened, address):
@@ -93,17 +114,27 @@ def test_a_position_shows_what_the_trace_says(opened, address):
     for key in ("ArrowDown", "ArrowDown"):
         page.keyboard.press(key)
     assert page.evaluate("document.activeElement.dataset.at") == "5"
+    page.locator("#detail summary").click()
     detail = page.locator("#detail").inner_text()
     trace, k = TRACES[0], TRACES[0]["positions"].index(5)
-    for told in (f"{trace['kl'][k]:.2f}", f"{trace['contrast'][k]:.2f}", "60%", "position 6", "w0w1w2w3w4▢"):
+    for told in (f"{trace['kl'][k]:.2f}", f"{trace['contrast'][k]:.2f}", "60%", "position 6"):
         assert told in detail
     odds = page.locator("#detail .odds").evaluate_all("all => all.map((e) => e.innerText.split(/\\s+/))")
     assert odds == [["w5", "60%", "x", "30%"], ["t", "70%", "w5", "20%"]]
-    # The left stays, the right fades.
+    # When it was written, from right to left, two of its block were there; when it is taught, only the left is.
+    assert page.locator("#detail .prefix").all_inner_texts() == ["▢▢▢▢▢?w6w7" + 16 * "▢", "w0w1w2w3w4?"]
+    # The left stays, the right is pale.
+    assert page.locator("#hidden-key").is_visible()
     gone = page.locator("#tokens .gone").evaluate_all("all => all.map((e) => Number(e.dataset.at))")
     assert gone == list(range(6, 24))
+    page.locator("#tokens .target").focus()
     page.keyboard.press("ArrowRight")
-    assert "It was not drawn for supervision." in page.locator("#detail").inner_text()
+    # The details stay open. Nothing is hidden where nothing is taught.
+    assert "it was not drawn to be taught" in page.locator("#detail").inner_text()
+    assert page.locator("#detail details[open]").count() == 1
+    assert page.locator("#tokens .gone").count() == 0 and page.locator("#hidden-key").is_hidden()
+    page.keyboard.press("ArrowLeft")
+    assert page.locator("#tokens .gone").count() == 18
     page.keyboard.press("Escape")
     assert page.locator("#tokens .gone").count() == 0
     # With the mouse, only while it is there; with a click it stays.
@@ -124,13 +155,16 @@ def test_marks_routes_and_filters(opened, address):
     forks = page.locator("#tokens .fork").evaluate_all("all => all.map((e) => Number(e.dataset.at))")
     assert forks == [7, 15, 23]
     why = page.locator("#why").inner_text()
-    assert "Only the teacher right" in why and "✗ wrong" in why and "✓ right" in why
+    assert "Only the teacher is right" in why and "✗ wrong" in why and "✓ right" in why
+    assert page.locator("#route option").all_inner_texts() == ["all (4)", "both right (1)", "teacher only (3)"]
+    assert page.locator("#question option").nth(1).inner_text() == "both right: question 1?"
     page.select_option("#route", "CE")
-    assert "Both right" in page.locator("#why").inner_text()
+    assert "Both are right" in page.locator("#why").inner_text()
     assert page.locator("#question option").count() == 1
     shade = page.locator("#tokens .token").nth(7).get_attribute("class")
-    page.locator("input[value=entropy]").check()
-    assert "h7" in shade and "h6" in page.locator("#tokens .token").nth(7).get_attribute("class")
+    page.locator("input[value=pass]").check()
+    assert page.locator("#scale").inner_text().split("\n")[0] == "first step"
+    assert "h6" in shade and "h7" in page.locator("#tokens .token").nth(7).get_attribute("class")
 
 
 def test_the_walk_explains_the_method_on_the_example(opened, address):
@@ -138,28 +172,79 @@ def test_the_walk_explains_the_method_on_the_example(opened, address):
     page.click("#walk-start")
     texts = [page.locator("#walk-text").inner_text()]
     assert shown(page) == {}
-    while page.locator("#walk-next").is_enabled():
+    while page.locator("#walk-next").inner_text() == "Next":
         page.click("#walk-next")
         texts.append(page.locator("#walk-text").inner_text())
+    assert len(texts) == 6 and page.locator("#walk-next").inner_text() == "See before and after"
     assert [text.split(":")[0] for text in texts[1:4:2]] == ["Face the fork first", "Teach on the left"]
     assert "the teacher says “t” with 70%" in texts[4]
     page.click("#walk-close")
     assert page.locator("#walk").is_hidden() and page.locator("#walk-start").is_visible()
 
 
+def within(page, element):
+    """Whether an element is wholly seen: in the window, and neither behind its head nor behind the tour."""
+    box, tour = page.locator(element).bounding_box(), page.locator("#walk").bounding_box()
+    low, high = 0, page.viewport_size["height"]
+    if tour["y"] < high / 2:
+        low = tour["y"] + tour["height"]
+    else:
+        high = tour["y"]
+    return low <= box["y"] and box["y"] + box["height"] <= high
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), (390, 844)])
+def test_the_walk_keeps_in_view_what_it_explains(opened, tmp_path, width, height):
+    long = made_up_trace(0, tokens=160)
+    for name, trace in (("short", made_up_trace(0)), ("long", long)):
+        address = write_report([made_up_run(tmp_path / name, traces=[trace])]).as_uri()
+        page = opened(address, width=width, height=height, reduced=True)
+        page.click("#walk-start")
+        for step in range(6):
+            assert within(page, "#detail .models" if step == 4 else "#tokens") or (name == "long" and step != 4)
+            word = page.locator("#tokens .now, #tokens .target")
+            if step in (1, 3):
+                assert word.count() == 1 and within(page, "#tokens .now, #tokens .target")
+            if step == 3 and width > 1000:
+                assert within(page, "#detail .models")
+            page.click("#walk-next")
+        assert page.locator("#walk").is_hidden()
+        assert 0 <= page.locator("#orders-title").bounding_box()["y"] < height / 2
+
+
 def test_before_and_after_side_by_side(opened, address):
     page = opened(address)
     heads = page.locator("#cells h3").all_inner_texts()
-    assert [head.split(",")[0] for head in heads] == ["Before training"] * 2 + ["After 3 updates"] * 2
-    assert ["uncertain" in head for head in heads] == [True, False, True, False]
-    # The question that was learned is first to be seen.
-    assert page.locator("#shown option:checked").inner_text() == "✗→✓ question 1?"
-    assert [text[0] for text in page.locator("#cells p").all_inner_texts()] == ["✗", "✗", "✓", "✓"]
+    assert [head.split(",")[0] for head in heads] == ["Before training", "After 3 updates"] * 2
+    assert ["uncertain" in head for head in heads] == [True, True, False, False]
+    told = page.locator("#orders-count").inner_text()
+    assert told.startswith("Of these 2 questions, written as in use, 0 were right before training and 1 after. So few")
+    page.select_option("#shown", label="✗→✓ question 1?")
+    verdicts = page.locator("#cells h3 + p")
+    assert [text[0] for text in verdicts.all_inner_texts()] == ["✗", "✓", "✗", "✓"]
+    # A column for each order, with before above after.
+    lefts = page.locator(".cell").evaluate_all("all => all.map((e) => e.getBoundingClientRect().left)")
+    assert lefts[0] == lefts[1] < lefts[2] == lefts[3]
+    page.locator("#cells .token").first.hover()
+    assert page.locator("#cells .pointed").first.inner_text() == "“w0”: step 8 of 24, with 90% for its best guess"
     page.locator("#orders-pass").fill("50")
+    # Whether it is right is not told before it is written.
+    assert not any(verdicts.nth(k).is_visible() for k in range(4))
     visible = page.locator("#cells .tokens").evaluate_all(
         "all => all.map((e) => e.querySelectorAll('.token:not(.blank)').length)"
     )
     assert visible == [12] * 4
+    page.locator("#orders-pass").fill("100")
+    assert all(verdicts.nth(k).is_visible() for k in range(4))
+
+
+def test_markup_of_chats_is_shown_as_small_signs(opened, tmp_path):
+    tokens = ["4", "<|im_end|>"]
+    trace = made_up_trace(0, tokens=2, prompt="<|im_start|>user\n2+2?<|im_end|>") | {"tokens": tokens}
+    page = opened(write_report([made_up_run(tmp_path / "run", traces=[trace])]).as_uri())
+    assert page.locator("#prompt .chip").all_inner_texts() == ["user", "end"]
+    assert page.locator("#prompt").inner_text() == "user2+2?end"
+    assert page.locator("#tokens .special").all_inner_texts() == ["end"]
 
 
 def test_what_models_write_is_text(opened, address):
@@ -199,6 +284,7 @@ def test_earlier_versions_and_empty_responses(opened, tmp_path):
     empty = made_up_trace(1, tokens=0)
     page = opened(write_report([made_up_run(tmp_path / "run", traces=[old, empty])]).as_uri())
     page.locator("#tokens .token").nth(2).click()
+    page.locator("#detail summary").click()
     assert "did not keep KL, D and confidence" in page.locator("#detail").inner_text()
     choose(page, 1)
     assert "The response is empty." in page.locator("#tokens").inner_text()

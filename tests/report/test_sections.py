@@ -3,11 +3,9 @@ from pathlib import Path
 
 import pytest
 from reports import made_up_metrics, made_up_run, write_rows
-from studies import made_up_results
 
 from forkleft.report import sections
 from forkleft.report.gather import gather
-from forkleft.study.results import save_results
 
 BEFORE = Path(__file__).parents[1] / "written_before"
 
@@ -16,8 +14,10 @@ def test_one_run(tmp_path):
     folder = made_up_run(tmp_path / "run")
     found = gather([folder])
     head = sections.summary(found)
-    assert "<b>lab:student-block</b> was taught by <b>lab:teacher-strong</b>: 3 updates of 8 questions." in head
-    assert ">50% → 70%</b><span>right on held-out questions, native decoding" in head
+    assert "<h1>lab:student-block, taught by lab:teacher-strong</h1>" in head and "3 updates of 8 questions" in head
+    in_use = "of 50 held-out questions right in use, after update 1 (95%: 37–63%) and after update 3 (95%: 56–81%)"
+    assert f">50% → 70%</b><span>{in_use}<" in head
+    assert ">50% → 50%</b><span>of training questions right, written most uncertain word first: means of" in head
     assert ">finished<" in head and 'class="note"' not in head
     # 25 of 50, and 35 of 50.
     assert "50.0 (36.6–63.4)" in sections.result(found) and "70.0 (56.2–80.9)" in sections.result(found)
@@ -32,7 +32,10 @@ def test_results_beside_it_are_shown_with_their_tests(tmp_path):
     folder = made_up_run(tmp_path / "run")
     for name, model in (("base", "student-block"), ("trained", "student-shifted")):
         shutil.copytree(BEFORE / "evaluation" / model, folder / "results" / name)
-    html = sections.result(gather([folder]))
+    found = gather([folder])
+    assert "points</b><span>right answers after training, against before, on 6 questions" in sections.summary(found)
+    assert "that includes 0, so it may be chance" in sections.summary(found)
+    html = sections.result(found)
     assert "<td>83.3 (43.6–97.0)</td>" in html and "Holm p" in html
     assert "model.family.anchor is prompt_end in A and absolute in B" in html
 
@@ -46,22 +49,23 @@ def test_several_runs_are_compared(tmp_path):
     assert "On the teacher’s route" in curves and curves.count("high_entropy</li>") >= 5
 
 
-def test_a_study(tmp_path):
-    folder = tmp_path / "made-up"
-    save_results(folder / "results.json", made_up_results(seeds=(1, 2), benchmarks=("one",), items=60))
-    found = gather([folder])
-    html = sections.result(found)
-    assert "Gain over the base" in html and "Differences between arms" in html and "<table>" in html
-    assert sections.curves(found) == sections.setup(found) == ""
-
-
 def test_a_run_of_an_earlier_version_and_one_from_python(tmp_path):
     shutil.copytree(BEFORE / "run", tmp_path / "run")
     assert "lab:student-block" in sections.summary(gather([tmp_path / "run"]))
     (tmp_path / "run" / "recipe.yaml").unlink()
     found = gather([tmp_path / "run"])
-    assert "A student was taught by a teacher (a run from Python" in sections.summary(found)
+    assert "A run from Python; its card, README.md, names student and teacher." in sections.summary(found)
     assert "started from Python" in sections.setup(found) and "learning_rate" in sections.setup(found)
+
+
+def test_without_an_evaluation_no_gain_is_claimed(tmp_path):
+    folder = made_up_run(tmp_path / "run")
+    assert "cannot say whether training helped" not in sections.summary(gather([folder]))
+    write_rows(folder / "metrics.jsonl", [made_up_metrics(step, student_accuracy=step / 10) for step in (1, 2, 3)])
+    assert "cannot say whether training helped" in sections.summary(gather([folder]))
+    rows = [made_up_metrics(1), {"step": 1, "eval_accuracy": 0.5}]
+    write_rows(folder / "metrics.jsonl", rows)
+    assert "right in use, after update 1; there is no other to compare with" in sections.summary(gather([folder]))
 
 
 @pytest.mark.parametrize("finished", [True, False])

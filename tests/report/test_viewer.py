@@ -3,7 +3,7 @@ import math
 import pytest
 from reports import made_up_trace
 
-from forkleft.report.viewer import LONGEST, compact, good_example, spread
+from forkleft.report.viewer import LONGEST, compact, good_example, right_in_use, spread
 
 
 def test_a_row_keeps_what_the_viewer_shows():
@@ -54,6 +54,15 @@ def test_rows_are_taken_evenly():
     assert spread(range(10), 20) == list(range(10))
     assert spread(range(10), 3) == [0, 3, 6]
     assert spread(range(10), 0) == []
+
+
+def test_right_in_use_is_before_and_after_with_the_most_confident_first():
+    rows = [
+        {"order": order, "step": step, "student_right": right}
+        for order, step, right in (("high_entropy", 0, True), ("confidence", 9, True), ("confidence", 0, False))
+    ]
+    assert right_in_use(rows) == [False, True]
+    assert right_in_use(rows[:2]) == []
 
 
 def test_the_example_is_a_fork_that_the_teacher_would_take_otherwise():

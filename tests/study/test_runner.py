@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 from studies import PROGRAM, study_file
 
-from forkleft.study.cells import CELLS, CellFolder
+from forkleft.study.cells import CellFolder
 from forkleft.study.grid import make_grid
+from forkleft.study.names import CELLS
 from forkleft.study.progress import GridProgress
 from forkleft.study.runner import run_cells
 from forkleft.study.spec import read_study

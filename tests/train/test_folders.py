@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from forkleft.errors import ForkLeftError
-from forkleft.train.folders import LOCK_FILE, RUN_FILE, RunFolder, in_main_process, write_run
+from forkleft.train.folders import RunFolder, in_main_process
+from forkleft.train.run_files import LOCK_FILE, RUN_FILE, write_run
 
 ROOT = Path(__file__).parents[2]
 HOLD = """

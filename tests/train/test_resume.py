@@ -14,8 +14,8 @@ from forkleft.errors import ForkLeftError
 from forkleft.rollout import generate
 from forkleft.train import checkpoints
 from forkleft.train.checkpoints import MANIFEST
-from forkleft.train.folders import RUN_FILE
 from forkleft.train.resume import check_resumable
+from forkleft.train.run_files import RUN_FILE
 
 PRINT_DECISIVE = """
 import json, sys

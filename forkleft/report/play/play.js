@@ -10,8 +10,8 @@ const ORDER_WORDS = {
   left_to_right: "left_to_right",
   random: "random",
 };
-// Upper bounds of entropy, in nats, of the shades 0 to 6.
-const ENTROPIES = [0.02, 0.1, 0.25, 0.5, 1, 1.5, 2];
+// Upper bounds of entropy, in nats, of the shades 0 to 6; the same as in the report.
+const ENTROPIES = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2];
 const LAST_SHADE = ENTROPIES.length;
 const OPTIONAL = ["order", "passes", "threshold"];
 const NUMBERS = ["passes", "threshold", "temperature", "seed", "max_new_tokens"];
@@ -180,7 +180,7 @@ function verdictWords(verdict) {
 function shadeOf(token) {
   if (byId("colour").value === "pass") {
     const last = Math.max(1, passes() - 1);
-    return 1 + Math.round((LAST_SHADE - 1) * (token.pass - 1) / last);
+    return LAST_SHADE - Math.round((LAST_SHADE - 1) * (token.pass - 1) / last);
   }
   const shade = ENTROPIES.findIndex((bound) => token.entropy < bound);
   return shade < 0 ? LAST_SHADE : shade;
@@ -201,7 +201,9 @@ function show(pass) {
   slider.value = pass;
   slider.setAttribute("aria-valuetext", `pass ${pass} of ${last}`);
   byId("where").textContent = `pass ${pass} of ${last}`;
-  byId("most").textContent = byId("colour").value === "pass" ? `pass ${last}` : "2 nats and more";
+  const byPass = byId("colour").value === "pass";
+  byId("strong").textContent = byPass ? "pass 1" : "2 nats and more";
+  byId("weak").textContent = byPass ? `pass ${last}` : "0";
 }
 
 function setPlaying(now) {
@@ -351,7 +353,7 @@ function fill(select, values, words = {}) {
 
 async function start() {
   byId("more").open = matchMedia("(min-width: 48rem)").matches;
-  for (let shade = 0; shade <= LAST_SHADE; shade++) {
+  for (let shade = LAST_SHADE; shade >= 0; shade--) {
     const swatch = document.createElement("span");
     if (shade) swatch.dataset.shade = shade;
     document.querySelector(".swatches").append(swatch);
@@ -401,11 +403,8 @@ byId("slider").addEventListener("input", (event) => {
   show(pass);
 });
 byId("colour").addEventListener("change", () => {
-  const byPass = byId("colour").value === "pass";
-  byId("key").classList.toggle("by-pass", byPass);
-  byId("least").textContent = byPass ? "pass 1" : "0";
+  byId("key").classList.toggle("by-pass", byId("colour").value === "pass");
   show(shown);
 });
-byId("least").textContent = "0";
 window.addEventListener("hashchange", readLink);
 start();

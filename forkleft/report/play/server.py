@@ -40,7 +40,9 @@ from forkleft.verify import KINDS, Verifier
 
 # A question that is longer than this would fill any context.
 LARGEST_REQUEST = 256 * 1024
-_TYPES = {"play.html": "text/html", "play.css": "text/css", "play.js": "text/javascript"}
+_TYPES = {"play.html": "text/html", "play.css": "text/css", "colours.css": "text/css", "play.js": "text/javascript"}
+# The one file that the page shares with the report.
+_SHARED = "colours.css"
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
@@ -69,7 +71,8 @@ def playground(players: Sequence[Player], verifier: Verifier | None, host: str) 
 
     async def page(request: Request) -> Response:
         name = request.url.path.removeprefix("/") or "play.html"
-        return Response((files(__package__) / name).read_bytes(), media_type=_TYPES[name])
+        folder = files("forkleft.report") if name == _SHARED else files(__package__)
+        return Response((folder / name).read_bytes(), media_type=_TYPES[name])
 
     async def choices(request: Request) -> Response:
         return JSONResponse(_choices(players, list(verifiers), default.kind))
@@ -85,7 +88,7 @@ def playground(players: Sequence[Player], verifier: Verifier | None, host: str) 
     application = Starlette(
         routes=[
             Route("/", page),
-            *(Route(f"/{name}", page) for name in ("play.css", "play.js")),
+            *(Route(f"/{name}", page) for name in ("play.css", _SHARED, "play.js")),
             Route("/choices", choices),
             Route("/write", ask, methods=["POST"]),
         ],

@@ -42,7 +42,12 @@ def events(text):
 
 
 def test_the_page_is_whole_and_brings_its_policy(client):
-    for path, kind in (("/", "text/html"), ("/play.css", "text/css"), ("/play.js", "text/javascript")):
+    for path, kind in (
+        ("/", "text/html"),
+        ("/play.css", "text/css"),
+        ("/colours.css", "text/css"),
+        ("/play.js", "text/javascript"),
+    ):
         reply = client.get(path)
         assert reply.status_code == 200 and reply.headers["content-type"].startswith(kind)
         policy = reply.headers["content-security-policy"]

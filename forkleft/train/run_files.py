@@ -1,0 +1,36 @@
+"""What the files in a run's folder say of it. Reading them needs no torch, so that a report is quick."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from forkleft.errors import ForkLeftError
+from forkleft.files import write_json
+
+# The file that says what decides a run (`resume.py`): in its folder and in every checkpoint.
+RUN_FILE = "forkleft.json"
+LOCK_FILE = ".lock"
+# What to do about a folder that is in the way.
+OTHER_FOLDER = "name another folder (output_dir)"
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the run of a folder has finished since it was last started."""
+    card, begun = folder / "README.md", folder / RUN_FILE
+    return card.exists() and (not begun.exists() or card.stat().st_mtime_ns >= begun.stat().st_mtime_ns)
+
+
+def read_run(folder: Path) -> dict[str, Any] | None:
+    """What decides the run of a folder or checkpoint, from the file there; None if there is no such file."""
+    try:
+        return json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ForkLeftError(f"{folder / RUN_FILE} cannot be read ({error}); {OTHER_FOLDER}") from error
+
+
+def write_run(folder: Path, run: Mapping[str, Any]) -> None:
+    """Write down what decides a run."""
+    write_json(folder / RUN_FILE, run)
