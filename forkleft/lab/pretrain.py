@@ -22,7 +22,14 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from forkleft.errors import ForkLeftError
 from forkleft.lab.accuracy import measure, tally_of
@@ -117,7 +124,7 @@ def build_model(recipe: Pretraining, tokenizer: PreTrainedTokenizerFast) -> Qwen
     return model
 
 
-def encode(question: Question, tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
+def encode(question: Question, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """Prompt ids and response ids (with the stop token) of a question and its reference solution."""
     prompt = prompt_ids(tokenizer, [{"role": "user", "content": question.prompt}])
     return prompt, tokenizer.encode(question.solution + END_OF_TURN, add_special_tokens=False)
@@ -213,7 +220,7 @@ def _causal_loss(
 
 
 def _train(
-    model: Qwen3ForCausalLM,
+    model: PreTrainedModel,
     recipe: Pretraining,
     steps: int,
     stream: Iterator[Question],

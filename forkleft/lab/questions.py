@@ -104,8 +104,8 @@ def training_stream(
     """An endless stream of training questions: chains of all step counts alike, and a share of multiple-choice ones.
 
     Multiple-choice questions have two steps, because they are answered at once: models of the lab's size cannot do more
-    without writing. Questions may repeat. guessed: the share of the `*` steps whose result is a random digit, from which
-    the chain goes on. What follows tells such a result, what stands before it does not.
+    without writing. Questions may repeat. guessed: the share of the `*` steps whose result is a random digit, from
+    which the chain goes on. What follows tells such a result, what stands before it does not.
     """
     check_shares(shares)
     if not 0 <= guessed <= 1:
