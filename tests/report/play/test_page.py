@@ -129,8 +129,10 @@ def test_a_token_says_how_it_was_committed(page, players):
     after = box.evaluate("box => [...box.children].map((cell) => cell.dataset.shade)")
     assert before != after and set(after) <= set("1234567")
     # As in the report: the strongest is the first.
-    first = min(range(len(written.commit_pass)), key=written.commit_pass.__getitem__)
-    assert after[first] == "7" and page.locator("#strong").text_content() == "pass 1"
+    in_order = sorted(range(len(written.commit_pass)), key=written.commit_pass.__getitem__)
+    shades = [int(after[place]) for place in in_order]
+    assert shades == sorted(shades, reverse=True) and shades[0] > shades[-1]
+    assert page.locator("#strong").text_content() == "pass 1"
 
 
 def test_a_link_repeats_the_settings(page, address, chromium_page):
