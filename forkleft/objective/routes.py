@@ -16,6 +16,15 @@ class Route(StrEnum):
     EXCLUDE = "EXCLUDE"
 
 
+# For people: who was right.
+ROUTE_WORDS = {
+    Route.CE: "both right",
+    Route.LEFTOPD: "teacher only",
+    Route.GOLD: "neither",
+    Route.EXCLUDE: "student only",
+}
+
+
 def route_of(student_right: bool, teacher_right: bool) -> Route:
     """b(q, c) from the verdicts a_s = V_q(c) and a_T = V_q(d) (paper eq. `fork`)."""
     if teacher_right:

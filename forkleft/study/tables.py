@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from forkleft.evaluate.statistics import Estimate
+from forkleft.objective.routes import ROUTE_WORDS
 from forkleft.study.analysis import Analysis, bases, teachers
 from forkleft.study.results import ROUTE_NAMES, StudyResults
 
@@ -268,8 +269,7 @@ def _routes(analysis: Analysis) -> Table:
         taught = ROUTE_NAMES.index("LEFTOPD")
         ends = [f"{100 * part[taught]:.1f}" for part in (shares.parts[0], shares.parts[-1])]
         rows.append((shares.arm, str(shares.seeds), *(f"{100 * share:.1f}" for share in shares.first), *ends))
-    names = {"CE": "both right", "LEFTOPD": "teacher only", "GOLD": "neither", "EXCLUDE": "student only"}
-    heading = ("arm", "seeds", *(names[route] for route in ROUTE_NAMES), "teacher only, first tenth", "last tenth")
+    heading = ("arm", "seeds", *ROUTE_WORDS.values(), "teacher only, first tenth", "last tenth")
     note = "Training questions by who was right at their first visit, in %; and the share on the teacher's route."
     return Table("Routes in training", heading, rows, note)
 

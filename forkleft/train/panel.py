@@ -8,14 +8,7 @@ from rich.text import Text
 from transformers import PreTrainedTokenizerBase
 
 from forkleft.objective.forks import Fork
-from forkleft.objective.routes import Route
-
-_ROUTES = {
-    Route.CE: "both right",
-    Route.LEFTOPD: "teacher only",
-    Route.GOLD: "neither",
-    Route.EXCLUDE: "student only",
-}
+from forkleft.objective.routes import ROUTE_WORDS
 
 
 class Panel:
@@ -30,7 +23,7 @@ class Panel:
 
     def take_figures(self, logs: Mapping[str, float]) -> None:
         """Take a row of the log (`metrics.py`)."""
-        routes = [f"{logs[f'route_{route.lower()}']} {words}" for route, words in _ROUTES.items()]
+        routes = [f"{logs[f'route_{route.lower()}']} {words}" for route, words in ROUTE_WORDS.items()]
         self._right = f"student {logs['student_accuracy']:.0%}, teacher {logs['teacher_accuracy']:.0%}"
         self._rows |= {
             "routes": ", ".join(routes),

@@ -44,10 +44,9 @@ _DECISIVE = (
 _FORMAT = 2
 # Options of the method that are not compared. In place of questions_per_update, the batch size and the accumulation
 # that follow from it are.
-_INDIFFERENT = {"rollout_batch_size", "answer_cache", "trace_steps", "showcase_questions"} | {
-    "save_at",
-    "eval_at",
-    "questions_per_update",
+_INDIFFERENT = {
+    *("rollout_batch_size", "answer_cache", "questions_per_update"),
+    *("trace_steps", "showcase_questions", "save_at", "eval_at"),
 }
 
 # The entry of a run that says when it was made longer under a schedule that depends on its length.
