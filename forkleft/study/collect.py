@@ -12,7 +12,8 @@ from forkleft.evaluate.results import Results, read_results
 from forkleft.files import read_jsonl, write_json
 from forkleft.study.cells import ROUTES, CellFolder, writing
 from forkleft.study.grid import Cell, Evaluation, Grid
-from forkleft.study.names import STUDY
+from forkleft.study.kept import Kept, still_needed
+from forkleft.study.names import RESULTS, STUDY
 from forkleft.study.results import (
     FORMAT,
     PARTS,
@@ -37,27 +38,43 @@ def note_study(folder: Path, grid: Grid) -> None:
 
 
 def read_noted(folder: Path) -> dict[str, Any] | None:
-    """What `note_study` wrote, or None. Raises ForkLeftError if it is damaged."""
-    return read_object(folder / STUDY) if (folder / STUDY).is_file() else None
+    """What `note_study` wrote, or what the results say where they alone are kept, which is no cell's options; or None.
+
+    Raises ForkLeftError if it is damaged.
+    """
+    if (folder / STUDY).is_file():
+        return read_object(folder / STUDY)
+    return read_object(folder / RESULTS) | {"cells": []} if (folder / RESULTS).is_file() else None
 
 
 def collect(folder: Path) -> StudyResults:
-    """The results of a study from its cells, which are beside its folder; a missing cell is a hole."""
+    """The results of a study from its cells, which are beside its folder; a missing cell is a hole.
+
+    Of a cell whose folder is gone, what the `results.json` of this study or of one beside it holds is taken.
+    """
     noted = read_object(folder / STUDY)
     try:
         cells = [_cell(said) for said in noted.pop("cells")]
         study = study_of(noted)
     except (KeyError, TypeError, ValueError) as error:
         raise ForkLeftError(f"{folder / STUDY} is damaged ({error!r}); run the study again") from error
+    kept = Kept.in_root(folder.parent)
+    folders = [CellFolder(folder.parent, cell) for cell in cells]
+    needed = still_needed(folders, kept)
     items: dict[str, Items] = {}
     found: dict[str, CellResults] = {}
     holes = []
-    for cell in cells:
-        on_disk = CellFolder(folder.parent, cell)
-        measured, wrong = _measured(on_disk, items)
+    for on_disk in folders:
+        cell = on_disk.cell
+        if kept.settles(on_disk):
+            measured, wrong = _kept(cell, kept, items)
+            routes = kept.routes.get(cell.digest)
+        else:
+            measured, wrong = _measured(on_disk, items)
+            routes = _routes(on_disk)
         if measured:
-            found[cell.digest] = CellResults(cell.kind, cell.label, tuple(measured), _routes(on_disk))
-        if wrong or not on_disk.is_finished():
+            found[cell.digest] = CellResults(cell.kind, cell.label, tuple(measured), routes)
+        if wrong or (cell.digest in needed and not on_disk.is_finished()):
             holes.append(_hole(on_disk, wrong))
     return StudyResults(**vars(study) | {"items": items, "cells": found, "holes": tuple(holes)})
 
@@ -93,6 +110,20 @@ def _measured(folder: CellFolder, items: dict[str, Items]) -> tuple[list[Measure
                     evaluation.decoding, evaluation.step, benchmark, verdicts, figures["tokens"], figures["forwards"]
                 )
             )
+    return found, None
+
+
+def _kept(cell: Cell, kept: Kept, items: dict[str, Items]) -> tuple[list[Measured], str | None]:
+    """The same for a cell whose folder is gone."""
+    found: list[Measured] = []
+    for evaluation in cell.evaluations:
+        for benchmark in evaluation.benchmarks:
+            if (of_cell := kept.find(cell, evaluation, benchmark)) is None:
+                continue
+            measured, here = of_cell
+            if items.setdefault(benchmark, here) != here:
+                return found, f"what is kept of it was measured on other items of {benchmark}; remove {RESULTS}"
+            found.append(measured)
     return found, None
 
 

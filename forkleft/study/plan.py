@@ -13,6 +13,7 @@ from forkleft.progress import clock_time
 from forkleft.study.cells import CellFolder
 from forkleft.study.collect import note_study, read_noted
 from forkleft.study.grid import Cell, Grid, make_grid
+from forkleft.study.kept import Kept, still_needed
 from forkleft.study.names import CELLS
 from forkleft.study.spec import read_study, with_seeds
 from forkleft.study.timing import Rates
@@ -20,12 +21,16 @@ from forkleft.study.timing import Rates
 
 @dataclass(frozen=True)
 class Plan:
-    """A study in a folder. cells: those to be run now; the grid also has those of seeds that were run before."""
+    """A study in a folder. cells: those to be run now; the grid also has those of seeds that were run before.
+
+    kept: how many cells are not among them because all that is to know of them is in the results beside the study.
+    """
 
     root: Path
     folder: Path
     grid: Grid
     cells: dict[str, Cell]
+    kept: int = 0
 
     def folders(self) -> list[CellFolder]:
         """The cells on disk."""
@@ -64,7 +69,9 @@ def plan_study(
     grid = make_grid(with_seeds(study, {*before, *chosen}))
     if noted is not None:
         _check_same(folder, noted, grid)
-    return Plan(root, folder, grid, grid.of_seeds(chosen))
+    cells = grid.of_seeds(chosen)
+    needed = still_needed([CellFolder(root, cell) for cell in cells.values()], Kept.in_root(root))
+    return Plan(root, folder, grid, {digest: cells[digest] for digest in needed}, len(cells) - len(needed))
 
 
 def print_plan(plan: Plan, jobs: int, console: Console) -> None:
@@ -73,6 +80,8 @@ def print_plan(plan: Plan, jobs: int, console: Console) -> None:
     folders = plan.folders()
     finished = sum(folder.is_finished() for folder in folders)
     console.print(f"{plan.grid.study.name}: {len(folders)} cells in {plan.root}, {finished} of them finished")
+    if plan.kept:
+        console.print(f"{plan.kept} more are not needed: the results that are kept there hold what was measured")
     for folder in folders:
         tasks = folder.tasks()
         left += sum(rates.seconds(task.name, task.units) for task in tasks)
@@ -107,8 +116,8 @@ def _check_same(folder: Path, noted: dict, grid: Grid) -> None:
     for place in grid.places:
         before = was.get((place.arm, place.seed), place.cell)
         if before != place.cell:
-            named = _differing(old[before]["options"], grid.cells[place.cell].options)
-            differing.append(f"{grid.cells[place.cell].label}: {named or 'its models, data or questions changed'}")
+            named = _differing(old[before]["options"], grid.cells[place.cell].options) if before in old else ""
+            differing.append(f"{grid.cells[place.cell].label}: {named or 'its options, models or data changed'}")
     if noted["limit"] != study.limit:
         differing.append(_differing({"limit": noted["limit"]}, {"limit": study.limit}))
     for name, settings in study.decoding.items():
