@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup test demo lint format bench lock clean
+.PHONY: help setup test demo lint format bench results lock clean
 
 help:
 	@echo "make demo    distil the student of the bundled lab"
@@ -13,6 +13,7 @@ help:
 	@echo "make setup   create $(VENV) from requirements.lock"
 	@echo "make lint    check style and types  make format  apply the style"
 	@echo "make bench   run the benchmarks     make lock    pin the dependencies anew"
+	@echo "make results write docs/results.md from docs/results"
 	@echo "make clean   remove $(VENV) and caches"
 
 setup: $(READY)
@@ -50,6 +51,10 @@ format: $(READY)
 bench: $(READY)
 	MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=8589934592 MALLOC_TOP_PAD_=67108864 \
 	  $(BIN)/python -m benchmarks
+
+# The committed results of the studies as a page; `forkleft study run FILE --output docs/results` adds to them.
+results: $(READY)
+	$(BIN)/forkleft study page docs/results --output docs/results.md
 
 # PyTorch is named first and exactly: its local suffix (+cpu, +cu130) differs from machine to machine.
 lock:

@@ -47,6 +47,10 @@ def add(commands: Commands) -> None:
     shape.add_argument("--json", action="store_true", help="all figures as JSON")
     shape.add_argument("--markdown", action="store_true", help="the tables as Markdown")
 
+    paging = add_command(study_commands, "page", page, "one page of words and figures from the results of studies")
+    paging.add_argument("folder", type=Path, metavar="DIR", help="studies, page.md (the words) and claims.yaml")
+    paging.add_argument("--output", type=Path, required=True, metavar="FILE", help="the page, Markdown")
+
 
 def run(options: argparse.Namespace) -> None:
     """`forkleft study run`."""
@@ -113,3 +117,11 @@ def show(options: argparse.Namespace) -> None:
             print_study(results, analysis, Console())
     if options.json:
         print(json.dumps(shown, indent=2, ensure_ascii=False))
+
+
+def page(options: argparse.Namespace) -> None:
+    """`forkleft study page`."""
+    from forkleft.report.results_page import write_results_page
+
+    write_results_page(options.folder, options.output)
+    print(options.output)

@@ -53,22 +53,27 @@ def study_page(results: StudyResults, analysis: Analysis, figures: Sequence[str]
     """A study as Markdown. figures: names of pictures to show."""
     lines = [f"# {results.name}", ""]
     lines += [results.about, ""] if results.about else []
-    lines += [_facts(results), ""]
+    lines += [facts(results), ""]
     lines += [f"**{_missing(results)}**", ""] if results.holes else []
     for picture in figures:
         lines += [f"![{picture.removesuffix('.svg')}]({picture})", ""]
     for table in study_tables(results, analysis):
-        lines += [f"## {table.title}", "", f"| {' | '.join(table.heading)} |"]
-        lines += ["|" + "".join(f" {'---' if k in table.words else '---:'} |" for k in range(len(table.heading)))]
-        lines += [f"| {' | '.join(map(_escaped, row))} |" for row in table.rows] + [""]
+        lines += [f"## {table.title}", "", markdown(table.heading, table.rows, table.words), ""]
         lines += [table.note, ""] if table.note else []
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def markdown(heading: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
+    """A table of Markdown. words: the columns that hold words instead of figures."""
+    lines = [f"| {' | '.join(heading)} |"]
+    lines += ["|" + "".join(f" {'---' if k in words else '---:'} |" for k in range(len(heading)))]
+    return "\n".join(lines + [f"| {' | '.join(map(_escaped, row))} |" for row in rows])
 
 
 def print_study(results: StudyResults, analysis: Analysis, console: Console) -> None:
     """Print a study for a terminal. No figure is cut, and no word for which there is room."""
     console.print(f"\n{results.name}", style="bold", highlight=False)
-    console.print(_facts(results), highlight=False, markup=False)
+    console.print(facts(results), highlight=False, markup=False)
     for table in study_tables(results, analysis):
         if not table.page_only:
             for title, shown in _pieces(table, results.benchmarks, console.width):
@@ -157,7 +162,8 @@ def _width(columns: Sequence[Sequence[str]]) -> int:
     return sum(widest) + _GAP * (len(columns) - 1)
 
 
-def _facts(results: StudyResults) -> str:
+def facts(results: StudyResults) -> str:
+    """How large a study is, and of whom, in two sentences."""
     counted = [len(results.of_arm(arm, name)) for arm in results.arms for name in results.decoding]
     least, most = min(counted), max(counted)
     seeds = _count(most, "seed") if least == most else f"{least} to {most} seeds"
@@ -180,10 +186,10 @@ def _accuracy(results: StudyResults, analysis: Analysis, decoding: str) -> Table
     for row in analysis.rows[decoding]:
         gain = analysis.gains[decoding].get(row.name) if row.kind == "arm" else None
         models = str(row.models) if row.kind == "arm" else _count(row.models, names[row.kind])
-        figures = [_percent(row.accuracy.benchmarks[name]) for name in results.benchmarks]
+        figures = [percent(row.accuracy.benchmarks[name]) for name in results.benchmarks]
         up = "" if gain is None else f"{sum(e.value > 0 for e in gain.benchmarks.values())}/{len(gain.benchmarks)}"
-        gained = "" if gain is None else _percent(gain.mean, "+")
-        rows.append((row.name, models, *figures, _percent(row.accuracy.mean), gained, up))
+        gained = "" if gain is None else percent(gain.mean, "+")
+        rows.append((row.name, models, *figures, percent(row.accuracy.mean), gained, up))
     heading = ("arm", "seeds", *results.benchmarks, "mean", "gain over base", "up")
     note = (
         "Right answers in %, with 95% intervals from a bootstrap over seeds and items. The mean weights benchmarks "
@@ -201,15 +207,15 @@ def _comparisons(results: StudyResults, analysis: Analysis) -> Table:
         ups = sum(value > 0 for value in difference.by_seed)
         downs = sum(value < 0 for value in difference.by_seed)
         name = compared.name if len(results.decoding) == 1 else f"{compared.name}, {compared.decoding}"
-        figures = [_percent(difference.benchmarks[b], "+") for b in results.benchmarks]
+        figures = [percent(difference.benchmarks[b], "+") for b in results.benchmarks]
         within = (
             f"{sum(d.p <= _SIGNIFICANT for d in compared.within)}/{len(compared.within)}" if compared.within else "–"
         )
-        flips = (f"{ups}/{downs}", _p(difference.p), _p(compared.holm), within)
-        rows.append((name, str(difference.seeds), *figures, _percent(difference.mean, "+"), *flips))
+        flips = (f"{ups}/{downs}", p_value(difference.p), p_value(compared.holm), within)
+        rows.append((name, str(difference.seeds), *figures, percent(difference.mean, "+"), *flips))
     heading = ("difference", "seeds", *results.benchmarks, "mean", "seeds +/−", "p", "Holm p", "McNemar")
     seeds = {compared.difference.seeds for compared in analysis.comparisons}
-    least = ", ".join(f"{_p(2.0 ** (1 - count))} with {_count(count, 'seed')}" for count in sorted(seeds))
+    least = ", ".join(f"{p_value(2.0 ** (1 - count))} with {_count(count, 'seed')}" for count in sorted(seeds))
     note = (
         "Percentage points, with 95% intervals from a bootstrap over seeds and items. p: that the mean is zero, by "
         f"exact sign flips over seeds, which can give no less than {least}; Holm p: corrected for the "
@@ -224,8 +230,8 @@ def _curve(results: StudyResults, analysis: Analysis, decoding: str) -> Table:
     for arm, points in analysis.curves[decoding].items():
         for step, found in points.items():
             share = f"{100 * step / results.arms[arm].updates:g}%"
-            figures = [_percent(found.benchmarks[name]) for name in results.benchmarks]
-            rows.append((arm, str(step), share, str(found.seeds), *figures, _percent(found.mean)))
+            figures = [percent(found.benchmarks[name]) for name in results.benchmarks]
+            rows.append((arm, str(step), share, str(found.seeds), *figures, percent(found.mean)))
     heading = ("arm", "update", "of all", "seeds", *results.benchmarks, "mean")
     return Table(_titled("Checkpoints", results, decoding), heading, rows, keys=2)
 
@@ -237,7 +243,7 @@ def _strength(results: StudyResults, analysis: Analysis) -> Table:
         return Table("", (), [])
     strength = {row.name: row.accuracy for row in analysis.rows[decoding] if row.kind == "teacher"}
     rows = [
-        (results.arms[arm].teacher, _percent(strength[names[arm]].mean), arm, str(gain.seeds), _percent(gain.mean, "+"))
+        (results.arms[arm].teacher, percent(strength[names[arm]].mean), arm, str(gain.seeds), percent(gain.mean, "+"))
         for arm, gain in analysis.gains[decoding].items()
         if names[arm] in strength
     ]
@@ -318,10 +324,12 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def _percent(estimate: Estimate, sign: str = "") -> str:
+def percent(estimate: Estimate, sign: str = "") -> str:
+    """A share in % with its interval; sign "+": a difference."""
     value, low, high = (format(100 * x, f"{sign}.1f") for x in (estimate.value, estimate.low, estimate.high))
     return f"{value} ({low}, {high})" if sign else f"{value} ({low}–{high})"
 
 
-def _p(value: float | None) -> str:
+def p_value(value: float | None) -> str:
+    """A p-value with three decimals."""
     return "–" if value is None else "<0.001" if value < 1e-3 else f"{value:.3f}"

@@ -1,0 +1,88 @@
+import json
+from pathlib import Path
+
+import pytest
+from studies import made_up_results
+
+from forkleft.errors import ForkLeftError
+from forkleft.report.results_page import Book, fill, write_results_page
+from forkleft.study.analysis import analyse
+from forkleft.study.claims import judge, read_claims
+from forkleft.study.results import save_results
+
+ROOT = Path(__file__).parents[2]
+CLAIM = {"claim": "It helps.", "source": "paper", "printed": "+4.93", "study": "made-up", "gain": "L-high"}
+VIEWS = {"positions": 1000, "disagreements": 100, "target_masked_only": 80, "prefix_only": 5, "neither": 15}
+VIEWS |= {"target_masked_entropy": 0.04, "prefix_entropy": 0.61}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Results of one study, claims, words and a probe."""
+    folder = tmp_path / "results"
+    (folder / "probe").mkdir(parents=True)
+    (folder / "probe" / "student.json").write_text(json.dumps({"views": VIEWS}))
+    (folder / "claims.yaml").write_text(json.dumps({"claims": [CLAIM]}))
+    (folder / "page.md").write_text("# Page\n\n{{claims paper}}\n\n## made-up\n\n{{study made-up}}\n\n{{probe}}\n")
+    save_results(folder / "made-up" / "results.json", made_up_results())
+    return folder
+
+
+def test_a_page_is_made_of_words_and_figures(folder, tmp_path):
+    page = tmp_path / "results.md"
+    write_results_page(folder, page)
+    text = page.read_text()
+    results = made_up_results()
+    gain = analyse(results).gains["static"]["L-high"].mean
+    said = f"{100 * gain.value:+.1f} ({100 * gain.low:+.1f}, {100 * gain.high:+.1f})"
+    assert f"| It helps. | +4.93 | {said} | 8 | 0.008 | [made-up](#made-up) | **supported** |" in text
+    assert "![made-up: accuracy](results/made-up/accuracy.svg)" in text
+    assert (folder / "made-up" / "accuracy.svg").is_file() and (folder / "made-up" / "table.md").is_file()
+    assert "**Differences.**" in text and "view: L − B" in text and "{{" not in text
+    assert "| student | 1,000 | 100 | 80.0 | 5.0 | 15.0 | 0.040 | 0.610 |" in text
+    before = text
+    write_results_page(folder, page)
+    assert page.read_text() == before
+
+
+def test_single_figures_stand_in_sentences(folder):
+    results = made_up_results()
+    studies = {"made-up": (results, analyse(results, resamples=500))}
+    book = Book(studies, judge(read_claims(folder / "claims.yaml"), studies), {}, "results")
+    words = "{{gain made-up: L-high}}; {{accuracy made-up: base}}; {{difference made-up: view: L − B}}"
+    gain, base, view = fill(words, book, Path("page.md")).split("; ")
+    assert gain.startswith("+") and "–" in base and view.startswith("+")
+    assert fill("It is {{verdict made-up: L-high}}.", book, Path("page.md")) == "It is supported."
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("\n{{stduy made-up}}", "page.md, line 2: unknown place 'stduy'; did you mean study"),
+        ("{{study mad-up}}", "line 1: results has no 'mad-up'; did you mean made-up"),
+        ("{{gain made-up}}", "expected `STUDY: NAME`, found 'made-up'"),
+        ("{{gain made-up: L-hgh}}", "made-up has no 'L-hgh'; did you mean L-high"),
+        ("{{claims nobody}}", "no claim has the source 'nobody'"),
+        ("{{probe}}", "no results of forkleft probe"),
+    ],
+)
+def test_a_place_that_cannot_be_filled_is_named(folder, words, message):
+    results = made_up_results()
+    studies = {"made-up": (results, analyse(results, resamples=100))}
+    book = Book(studies, judge(read_claims(folder / "claims.yaml"), studies), {}, "results")
+    with pytest.raises(ForkLeftError, match=message):
+        fill(words, book, Path("page.md"))
+
+
+def test_missing_words_and_a_broken_probe(folder, tmp_path):
+    (folder / "probe" / "student.json").write_text("{}")
+    with pytest.raises(ForkLeftError, match=r"student.json is no result of forkleft probe --json"):
+        write_results_page(folder, tmp_path / "page.md")
+    (folder / "probe" / "student.json").unlink()
+    (folder / "page.md").unlink()
+    with pytest.raises(ForkLeftError, match="cannot read the words of the page"):
+        write_results_page(folder, tmp_path / "page.md")
+
+
+def test_the_repository_s_claims_can_be_read():
+    assert {claim.source for claim in read_claims(ROOT / "docs" / "results" / "claims.yaml")} == {"paper", "ours"}
