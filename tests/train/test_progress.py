@@ -78,6 +78,7 @@ def test_a_warning_stays_above_the_panel_in_whole_words():
             panel = next(k for k, row in enumerate(rows) if row.startswith("update  "))
             # Neither the panel is left behind above it, nor is it drawn over: all words are there, and then the panel.
             assert " ".join(rows[begin:panel]).split() == text.split()
+            assert all(len(row) <= 60 for row in rows)
             assert begin == 1 and sum("2/3" in row for row in rows) == 1 and rows[panel + 1].startswith("routes")
         else:
             assert rows[begin].split() == text.split()
