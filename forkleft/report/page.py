@@ -19,9 +19,10 @@ from typing import Any
 
 from forkleft import __version__
 from forkleft.files import write_bytes, writing_to
+from forkleft.objective.fork_entropy import FORK_ENTROPY
 from forkleft.report import sections
 from forkleft.report.gather import TRACES, Gathered, Run, gather
-from forkleft.report.viewer import FORK, good_example, right_in_use
+from forkleft.report.viewer import good_example, right_in_use
 
 REPORT = "report.html"
 # Characters of a question in a list.
@@ -60,7 +61,7 @@ def page(found: Gathered) -> str:
     there = {name for name, html in parts.items() if html} | {"viewer"} | ({"orders"} if shown else set())
     links = "".join(f'<a href="#{name}">{told}</a>' for name, told in _SECTIONS.items() if name in there)
     index = {
-        "fork": FORK,
+        "fork": FORK_ENTROPY,
         "runs": [
             {
                 "name": run.name,
