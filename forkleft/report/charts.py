@@ -17,6 +17,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 30
 _SMOOTHED = 9
 # Below so many points, a moving mean would hide what is there.
 _FEW = 12
+# So many columns are set closer, to fit a desktop's page.
+_MANY_COLUMNS = 10
 
 Point = tuple[float, float]
 
@@ -165,7 +167,9 @@ def table(heading: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence
 
     head = "".join(cell("th", text, k) for k, text in enumerate(heading))
     body = "".join("<tr>" + "".join(cell("td", text, k) for k, text in enumerate(row)) + "</tr>" for row in rows)
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    dense = ' class="dense"' if len(heading) >= _MANY_COLUMNS else ""
+    inner = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="scroll" tabindex="0"><table{dense}>{inner}</table></div>'
 
 
 @dataclass(frozen=True)

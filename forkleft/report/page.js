@@ -456,7 +456,7 @@ function walkTo(step) {
   $("walk-text").textContent = text;
   $("walk-count").textContent = `${step + 1} of ${steps.length}`;
   $("walk-back").disabled = step === 0;
-  const end = data.showcase.length ? "See before and after" : "Done";
+  const end = data.showcase.length ? "Before and after" : "Done";
   $("walk-next").textContent = step === steps.length - 1 ? end : "Next";
   bringIntoView(part);
 }
@@ -567,7 +567,7 @@ function startOrders() {
 
 function drawCell(row, told) {
   const box = make("div", "cell");
-  const verdict = make("p", row.student_right ? "right-answer" : "wrong-answer", `${row.student_right ? "✓ right:" : "✗ wrong:"} it answers ${quoted(row.student_extracted ?? "nothing")}`);
+  const verdict = make("p", row.student_right ? "right-answer" : "wrong-answer", `${row.student_right ? "✓ right:" : "✗ wrong:"} ${row.student_extracted ? `it answers ${quoted(row.student_extracted)}` : "no answer found"}`);
   verdict.append(make("span", "soft", row.student_right ? "" : `, right is ${quoted(row.expected ?? "")}`));
   const place = make("div", "tokens");
   const frames = framesOf(row);
