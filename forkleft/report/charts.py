@@ -158,11 +158,13 @@ def interval_chart(title: str, rows: Sequence[tuple[str, Estimate]], *, signed: 
     return f'<figure class="chart wide"><figcaption>{escape(title)}</figcaption>{picture}</figure>'
 
 
-def table(heading: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
-    """A table of escaped cells. words: the columns that hold words instead of figures."""
+def table(
+    heading: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,), wrapped: Sequence[int] = ()
+) -> str:
+    """A table of escaped cells. words: the columns that hold words instead of figures; wrapped: those of many words."""
 
     def cell(tag: str, text: str, k: int) -> str:
-        kind = ' class="words"' if k in words else ""
+        kind = ' class="words wrap"' if k in wrapped else ' class="words"' if k in words else ""
         return f"<{tag}{kind}>{escape(text)}</{tag}>"
 
     head = "".join(cell("th", text, k) for k, text in enumerate(heading))

@@ -84,7 +84,9 @@ def result(found: Gathered) -> str:
     """Gains with intervals and tests: of the results, of the evaluations in training, and of studies."""
     comparisons = [(run.name, one) for run in found.runs for one in run.comparisons]
     comparisons += [(f"{one.a} → {one.b}", one) for one in found.comparisons]
-    parts = [_comparison(name if len(comparisons) > 1 else "", one) for name, one in comparisons]
+    # With several runs on the page, it is said whose gain it is, also if only one of them has results.
+    named = len(comparisons) > 1 or len(found.runs) > 1
+    parts = [_comparison(name if named else "", one) for name, one in comparisons]
     if not comparisons and not found.studies:
         parts += [_evaluations(run, named=len(found.runs) > 1) for run in found.runs if evaluated(run.logged)]
     if found.studies:
@@ -223,16 +225,16 @@ def _runs_table(runs: Sequence[Run]) -> str:
         rows.append(
             (
                 run.name,
-                own or "–",
                 run.status,
                 str(_last_step(run)),
                 _moved(*ends) if ends else "–",
                 _moved(values[0], values[-1]) if values else "–",
                 f"{100 * gain.value:+.1f} ({100 * gain.low:+.1f}, {100 * gain.high:+.1f})" if gain else "–",
+                own or "–",
             )
         )
-    heading = ("run", "what differs", "state", "updates", "right in training", "right in use, held-out", "gain, points")
-    return table(heading, rows, words=(0, 1, 2))
+    heading = ("run", "state", "updates", "right in training", "right in use, held-out", "gain, points", "what differs")
+    return table(heading, rows, words=(0, 1), wrapped=(6,))
 
 
 def _without_updates(run: Run) -> list[str]:

@@ -1,6 +1,7 @@
 """What a study shows, as parts of a report: its facts, its gains as charts and tables, and how to repeat it."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -11,6 +12,9 @@ from forkleft.study.effects import Effect
 from forkleft.study.grid import Place
 from forkleft.study.results import StudyResults
 from forkleft.study.tables import Table, study_facts, study_tables
+
+# Cells of so many characters, such as commands, are broken into lines.
+_LONG = 40
 
 
 def study_head(study: Study) -> str:
@@ -80,7 +84,7 @@ def _arms(results: StudyResults) -> str:
         own = ", ".join(f"{key}: {_said(arm.options[key])}" for key in apart if key in arm.options)
         measured = f"{len(_measured(results, name))} of {len([p for p in results.places if p.arm == name])}"
         rows.append((name, own or "nothing: as the recipe says", measured))
-    return "<h3>What was compared</h3>" + table(("arm", "what it changes", "seeds measured"), rows, words=(0, 1))
+    return "<h3>What was compared</h3>" + table(("arm", "what it changes", "seeds measured"), rows, wrapped=(1,))
 
 
 def _said(value: Any) -> str:
@@ -106,8 +110,12 @@ def _folded(title: str, heading: Sequence[str], rows: Sequence[Sequence[str]]) -
 
 
 def _study_table(one: Table) -> str:
-    shown = table(one.heading, one.rows, one.words)
-    if one.page_only:
-        return f"<details><summary>{escape(one.title)}</summary>{shown}</details>"
-    note = f'<p class="small">{escape(one.note)}</p>' if one.note else ""
-    return f"<h3>{escape(one.title)}</h3>{shown}{note}"
+    many_words = [k for k in one.words if k >= one.keys and any(len(row[k]) > _LONG for row in one.rows)]
+    # Commands are marked as Markdown has them.
+    rows = [[cell.strip("`") for cell in row] for row in one.rows]
+    shown = table(one.heading, rows, one.words, wrapped=many_words)
+    if one.note:
+        note = re.sub("`([^`]*)`", r"<code>\1</code>", escape(one.note))
+        shown += f'<p class="small">{note}</p>'
+    title = escape(one.title)
+    return f"<details><summary>{title}</summary>{shown}</details>" if one.page_only else f"<h3>{title}</h3>{shown}"

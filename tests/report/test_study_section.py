@@ -49,13 +49,14 @@ def test_what_the_arms_are_is_said(finished):
 
 
 def test_a_study_that_is_not_finished_says_so(tmp_path):
-    results = without(made_up_results(**SMALL, holes=[("L-low, seed 2", "not <run> yet", "forkleft …")]), "L-low-2")
+    results = without(made_up_results(**SMALL, holes=[("L-low, seed 2", "not <run> yet", "forkleft train")]), "L-low-2")
     (study,) = gathered(tmp_path / "made-up", results).studies
     told = words(study_head(study))
     assert "not finished: 7 of 8 training runs are measured on all benchmarks, and 1 cell is missing" in told
     html = study_section(study)
     assert "L-low rollout_order: low_entropy 1 of 2" in words(html)
     assert "<summary>Holes</summary>" in html and "not &lt;run&gt; yet" in html
+    assert ">forkleft train</td>" in html and "The same <code>forkleft study run</code> tries them again" in html
 
 
 def test_the_runs_of_a_study_can_be_repeated(tmp_path, finished):
