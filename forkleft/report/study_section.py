@@ -11,7 +11,7 @@ from forkleft.report.gather import Run, Study
 from forkleft.study.effects import Effect
 from forkleft.study.grid import Place
 from forkleft.study.results import StudyResults
-from forkleft.study.tables import Table, study_facts, study_tables
+from forkleft.study.tables import Table, facts, study_tables
 
 # Cells of so many characters, such as commands, are broken into lines.
 _LONG = 40
@@ -21,7 +21,7 @@ def study_head(study: Study) -> str:
     """What a study asks and consists of, and whether all of it is there."""
     results = study.results
     about = f'<p class="lead">{escape(results.about)}</p>' if results.about else ""
-    return f"{about}<p>{escape(study_facts(results))}</p>{_unfinished(results)}"
+    return f"{about}<p>{escape(facts(results))}</p>{_unfinished(results)}"
 
 
 def _unfinished(results: StudyResults) -> str:

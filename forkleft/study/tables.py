@@ -53,7 +53,7 @@ def study_page(results: StudyResults, analysis: Analysis, figures: Sequence[str]
     """A study as Markdown. figures: names of pictures to show."""
     lines = [f"# {results.name}", ""]
     lines += [results.about, ""] if results.about else []
-    lines += [study_facts(results), ""]
+    lines += [facts(results), ""]
     lines += [f"**{_missing(results)}**", ""] if results.holes else []
     for picture in figures:
         lines += [f"![{picture.removesuffix('.svg')}]({picture})", ""]
@@ -68,7 +68,7 @@ def study_page(results: StudyResults, analysis: Analysis, figures: Sequence[str]
 def print_study(results: StudyResults, analysis: Analysis, console: Console) -> None:
     """Print a study for a terminal. No figure is cut, and no word for which there is room."""
     console.print(f"\n{results.name}", style="bold", highlight=False)
-    console.print(study_facts(results), highlight=False, markup=False)
+    console.print(facts(results), highlight=False, markup=False)
     for table in study_tables(results, analysis):
         if not table.page_only:
             for title, shown in _pieces(table, results.benchmarks, console.width):
@@ -157,8 +157,8 @@ def _width(columns: Sequence[Sequence[str]]) -> int:
     return sum(widest) + _GAP * (len(columns) - 1)
 
 
-def study_facts(results: StudyResults) -> str:
-    """How large a study is, and who learns from whom, in a sentence or two."""
+def facts(results: StudyResults) -> str:
+    """How large a study is, and of whom, in two sentences."""
     counted = [len(results.of_arm(arm, name)) for arm in results.arms for name in results.decoding]
     least, most = min(counted), max(counted)
     seeds = _count(most, "seed") if least == most else f"{least} to {most} seeds"
