@@ -1,4 +1,4 @@
-"""Under torchrun: a tiny student under FSDP2 writes and learns, two questions a process.
+"""Under torchrun: a tiny student under FSDP2 writes, is traced and learns, two questions a process.
 
 python sharded_runs.py OUTPUT VIEW
 """
@@ -9,15 +9,19 @@ import torch
 import torch.distributed as dist
 from exact import float64_throughout
 from questions import Question, plan
-from tiny import FAMILIES, STOP, tiny_model, tiny_student
+from tiny import FAMILIES, STOP, tiny_model, tiny_student, tiny_tokenizer
 from torch.distributed.fsdp import fully_shard
 
 from forkleft.objective.supervision import ObjectiveSettings
 from forkleft.objective.update import update_loss
 from forkleft.prompts import Reading
 from forkleft.rollout import generate
-from forkleft.teacher import Teacher
+from forkleft.teacher import Answer, Teacher
+from forkleft.train.collect import Collected
+from forkleft.train.data import Example
+from forkleft.train.traces import traces
 from forkleft.train.wrapped import answer_calls, gathered
+from forkleft.verify import Judgement
 
 # The first stops soon or late by chance; together the processes need different numbers of forwards.
 PROMPTS = [[1, 2], [3, 4, 5], [6], [7, 8, 9, 10]]
@@ -26,7 +30,7 @@ RIGHT = [(True, True), (False, True), (False, False), (False, True)]
 
 
 def learn(student, model, chosen, settings):
-    """The tokens that are written for some of the questions, and their part of the loss, with its gradient."""
+    """What is written for some of the questions, their traces, and their part of the loss, with its gradient."""
     teacher = Teacher(tiny_model("qwen2", seed=9, hidden_size=24, dtype=torch.float64), None, stop_ids=[STOP])
     budget = max(BUDGETS[k] for k in chosen)
     with torch.no_grad(), gathered(model):
@@ -41,17 +45,27 @@ def learn(student, model, chosen, settings):
             (hidden_SE,) = teacher.hidden([Reading(lesson.name, PROMPTS[k], *lesson.taught)])
             lesson = lesson.__class__(**{**lesson.__dict__, "teacher_hidden_SE": hidden_SE})
         lessons.append(lesson)
+    collected = collected_of(chosen, written, lessons)
+    with torch.no_grad(), gathered(model):
+        rows = model(forkleft_call=lambda: traces(student, teacher, collected, settings, [len(chosen)], step=1))
     loss, _ = model(
         forkleft_call=lambda: update_loss(
             student, lessons, settings, batch_size=len(PROMPTS), teacher_weight_VE=teacher.head_weight
         )
     )
     loss.backward()
-    return [trajectory.tokens for trajectory in written], loss.detach()
+    return [trajectory.tokens for trajectory in written], rows, loss.detach()
+
+
+def collected_of(chosen, written, lessons):
+    """The batch that traces are made of; its answers are made up."""
+    examples = [Example(f"q{k}", (), "5", None) for k in chosen]
+    judged = [[Judgement(RIGHT[k][who], "5") for k in chosen] for who in (0, 1)]
+    return Collected(examples, written, [Answer("5", True) for _ in chosen], *judged, lessons)
 
 
 def make(view):
-    student = tiny_student(FAMILIES[0], dtype=torch.float64)
+    student = tiny_student(FAMILIES[0], tokenizer=tiny_tokenizer(), dtype=torch.float64)
     answer_calls(student.model)
     return student, ObjectiveSettings(budget=24, rho=0.5, mu=0.02, view=view)
 
@@ -65,13 +79,14 @@ def main(output, view):
         fully_shard(layer, mesh=mesh)
     fully_shard(student.model, mesh=mesh)
     per_process = len(PROMPTS) // world
-    tokens, loss = learn(student, student.model, range(rank * per_process, (rank + 1) * per_process), settings)
+    tokens, rows, loss = learn(student, student.model, range(rank * per_process, (rank + 1) * per_process), settings)
     dist.all_reduce(loss)
     everything = [None] * world
-    dist.all_gather_object(everything, tokens)
+    dist.all_gather_object(everything, (tokens, rows))
     gradients = {name: parameter.grad.full_tensor() for name, parameter in student.model.named_parameters()}
     if rank == 0:
-        found = {"tokens": [tokens for part in everything for tokens in part], "loss": loss, "gradients": gradients}
+        tokens, rows = ([one for part in everything for one in part[k]] for k in (0, 1))
+        found = {"tokens": tokens, "traces": rows, "loss": loss, "gradients": gradients}
         torch.save(found, output)
     dist.destroy_process_group()
 

@@ -3,6 +3,7 @@
 import argparse
 
 from forkleft.cli.arguments import ORDERS, Commands, add_command, hide_loading_bars, model_arguments, student_of
+from forkleft.objective.fork_entropy import FORK_ENTROPY
 
 
 def add(commands: Commands) -> None:
@@ -23,8 +24,8 @@ def add(commands: Commands) -> None:
     geometry = "what the student sees behind a prefix (docs/method.md); default truncated"
     probe.add_argument("--geometry", choices=("truncated", "canvas"), default="truncated", help=geometry)
     probe.add_argument("--orders", nargs="+", choices=ORDERS, default=ORDERS[:3], metavar="ORDER", help="of writing")
-    fork = "a position is a fork if the prefix leaves so many nats open (default 0.693: two equal ways)"
-    probe.add_argument("--fork-entropy", type=float, metavar="NATS", help=fork)
+    fork = f"a position is a fork if the prefix leaves so many nats open (default {FORK_ENTROPY}: two equal ways)"
+    probe.add_argument("--fork-entropy", type=float, default=FORK_ENTROPY, metavar="NATS", help=fork)
     probe.add_argument("--batch-size", type=int, default=16, metavar="N", help="questions at a time (default 16)")
     probe.add_argument("--json", action="store_true", help="numbers instead of tables")
 
@@ -41,15 +42,14 @@ def run(options: argparse.Namespace) -> None:
     from forkleft.prompts import Reading, prompt_ids
     from forkleft.report.probe import probe_page
     from forkleft.rollout import generate
-    from forkleft.study.probe import FORK_ENTROPY, probe_forks, probe_views
+    from forkleft.study.probe import probe_forks, probe_views
     from forkleft.train.data import read_examples
     from forkleft.train.prepare import reference_ids
     from forkleft.verify import Verifier
 
     hide_loading_bars()
-    fork_entropy = FORK_ENTROPY if options.fork_entropy is None else options.fork_entropy
-    if not fork_entropy >= 0:
-        raise ForkLeftError(f"--fork-entropy is in nats: expected 0 or more, found {fork_entropy}")
+    if not options.fork_entropy >= 0:
+        raise ForkLeftError(f"--fork-entropy is in nats: expected 0 or more, found {options.fork_entropy}")
     verifier = Verifier.of(options.verifier)
     rows = rows_of(options.data, options.subset, options.split, options.questions, None, seed=0)
     examples = read_examples(
@@ -73,13 +73,13 @@ def run(options: argparse.Namespace) -> None:
         written = generate(
             student, prompts, order=order, passes=passes, max_new_tokens=budget, batch_size=options.batch_size
         )
-        forks = probe_forks(student, prompts, written, passes=passes, fork_entropy=fork_entropy, **settings)
+        forks = probe_forks(student, prompts, written, passes=passes, fork_entropy=options.fork_entropy, **settings)
         texts = [trajectory.text or "" for trajectory in written]
         right = verifier.judge(texts, answers, ids=[example.id for example in examples])
         found[order] = (forks, sum(right) / len(right))
     if options.json:
         orders = {order: {"right": right} | asdict(forks) for order, (forks, right) in found.items()}
-        print(json.dumps({"views": asdict(views), "fork_entropy": fork_entropy, "orders": orders}, indent=2))
+        print(json.dumps({"views": asdict(views), "fork_entropy": options.fork_entropy, "orders": orders}, indent=2))
         return
     title = f"{options.model} on {len(readings)} solutions of {options.data}, {options.geometry} prefix"
-    Console().print(probe_page(views, found, title=title, fork_entropy=fork_entropy))
+    Console().print(probe_page(views, found, title=title, fork_entropy=options.fork_entropy))

@@ -60,11 +60,7 @@ def print_routes(teacher: str, students: Sequence[str], set_name: str, *, as_jso
     console = Console(stderr=as_json)
     with console.status(teacher):
         taught = [record.correct for record in measure(load_model(teacher), items).records]
-    table = Table(title=f"Routes of {len(taught)} questions of {set_name}, {teacher} teaching, %", box=box.SIMPLE_HEAD)
-    for column in ("student", "order"):
-        table.add_column(column)
-    for column in ROUTES.values():
-        table.add_column(column, justify="right")
+    rows = []
     for name in students:
         student = load_student(f"lab:{name}")
         for order in ROUTE_ORDERS:
@@ -73,6 +69,18 @@ def print_routes(teacher: str, students: Sequence[str], set_name: str, *, as_jso
             if as_json:
                 print(json.dumps({"teacher": teacher, "student": name, "set": set_name, "order": order} | counts))
             shares = [f"{100 * count / len(taught):.1f}" for count in counts.values()]
-            table.add_row(name if order == ROUTE_ORDERS[0] else "", order, *shares)
+            rows.append((name if order == ROUTE_ORDERS[0] else "", order, *shares))
     if not as_json:
-        console.print(table)
+        console.print(routes_table(f"Routes of {len(taught)} questions of {set_name}, {teacher} teaching, %", rows))
+
+
+def routes_table(title: str, rows: Sequence[Sequence[str]]) -> Table:
+    """A table that has room for the longest student's name in 80 columns: its headings stand on two lines."""
+    table = Table(title=title, box=box.SIMPLE_HEAD)
+    for column in ("student", "order"):
+        table.add_column(column, no_wrap=True)
+    for column in ROUTES.values():
+        table.add_column(column.replace(" ", "\n"), justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -17,18 +17,35 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 30
 _SMOOTHED = 9
 # Below so many points, a moving mean would hide what is there.
 _FEW = 12
+# So many columns are set closer, to fit a desktop's page.
+_MANY_COLUMNS = 10
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line. colour: from 1 on. marked: with a marker at each point, and not smoothed."""
+    """A line. colour: from 1 on. marked: with a marker at each point, and not smoothed.
+
+    behind: the lines of which it is the mean, drawn pale.
+    """
 
     label: str
     points: Sequence[Point]
     colour: int
     marked: bool = False
+    behind: Sequence[Sequence[Point]] = ()
+
+
+def mean_series(label: str, lines: Sequence[Sequence[Point]], colour: int, *, marked: bool = False) -> Series:
+    """The mean of lines, at each x over those that have it, with the lines behind it; a single line is itself."""
+    if len(lines) == 1:
+        return Series(label, lines[0], colour, marked)
+    found: dict[float, list[float]] = {}
+    for x, y in (point for line in lines for point in line):
+        found.setdefault(x, []).append(y)
+    means = [(x, sum(ys) / len(ys)) for x, ys in sorted(found.items())]
+    return Series(label, means, colour, marked, behind=lines)
 
 
 def smooth(values: Sequence[float]) -> list[float]:
@@ -46,9 +63,13 @@ def line_chart(title: str, series: Sequence[Series], *, unit: str = "", zero: bo
     drawn = [one for one in series if one.points]
     if not drawn:
         return ""
-    values = [y for one in drawn for _, y in one.points]
-    frame = _Frame.around([x for one in drawn for x, _ in one.points], values, zero=zero)
+    points = [point for one in drawn for line in (one.points, *one.behind) for point in line]
+    frame = _Frame.around([x for x, _ in points], [y for _, y in points], zero=zero)
     parts = [frame.axes()]
+    for one in drawn:
+        for line in one.behind:
+            path = frame.path([x for x, _ in line], [y for _, y in line])
+            parts.append(f'<polyline class="line c{_colour(one.colour)} raw" points="{path}"/>')
     for one in drawn:
         xs, ys = [x for x, _ in one.points], [y for _, y in one.points]
         # A single line needs no dashes to be told from others.
@@ -60,7 +81,8 @@ def line_chart(title: str, series: Sequence[Series], *, unit: str = "", zero: bo
             parts.append(f'<polyline class="{style}" points="{frame.path(xs, ys)}"/>')
             parts += [_dot(frame.x(x), frame.y(y), one.colour) for x, y in one.points]
         else:
-            parts.append(f'<polyline class="{style} raw" points="{frame.path(xs, ys)}"/>')
+            if not one.behind:
+                parts.append(f'<polyline class="{style} raw" points="{frame.path(xs, ys)}"/>')
             parts.append(f'<polyline class="{style}" points="{frame.path(xs, smooth(ys))}"/>')
     named = [one for one in drawn if one.label]
     said = "; ".join(f"{one.label} from {_short(one.points[0][1])} to {_short(one.points[-1][1])}" for one in named)
@@ -136,16 +158,20 @@ def interval_chart(title: str, rows: Sequence[tuple[str, Estimate]], *, signed: 
     return f'<figure class="chart wide"><figcaption>{escape(title)}</figcaption>{picture}</figure>'
 
 
-def table(heading: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
-    """A table of escaped cells. words: the columns that hold words instead of figures."""
+def table(
+    heading: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,), wrapped: Sequence[int] = ()
+) -> str:
+    """A table of escaped cells. words: the columns that hold words instead of figures; wrapped: those of many words."""
 
     def cell(tag: str, text: str, k: int) -> str:
-        kind = ' class="words"' if k in words else ""
+        kind = ' class="words wrap"' if k in wrapped else ' class="words"' if k in words else ""
         return f"<{tag}{kind}>{escape(text)}</{tag}>"
 
     head = "".join(cell("th", text, k) for k, text in enumerate(heading))
     body = "".join("<tr>" + "".join(cell("td", text, k) for k, text in enumerate(row)) + "</tr>" for row in rows)
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    dense = ' class="dense"' if len(heading) >= _MANY_COLUMNS else ""
+    inner = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="scroll" tabindex="0"><table{dense}>{inner}</table></div>'
 
 
 @dataclass(frozen=True)

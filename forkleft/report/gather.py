@@ -114,7 +114,8 @@ def read_run_folder(folder: Path, name: str, *, traces: int = TRACES, group: str
         notes.append(f"traces.jsonl: {_lines(len(rows) - len(whole))} without what the viewer needs, left out")
     cut = [row for row in whole if row["cut"]]
     if cut:
-        notes.append(f"{len(cut)} responses are longer than the viewer shows, and are cut there")
+        many = f"{len(cut)} responses are" if len(cut) > 1 else "1 response is"
+        notes.append(f"{many} longer than the viewer shows, and cut there")
     shown = [row for row in map(compact, _rows(folder / "showcase.jsonl", notes)) if row is not None]
     return Run(
         name=name,

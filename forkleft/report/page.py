@@ -2,7 +2,7 @@
 
     write_report([Path("runs/demo")], Path("runs/demo/report.html"))
 
-Style and script are `colours.css` (which the playground has, too), `page.css` and `page.js` beside this file. The page
+Style and script are `colours.css` (which the playground has, too), `page.css` and `SCRIPTS` beside this file. The page
 allows only these, by their digests, and loads nothing (its content security policy). Data are JSON blocks, which no
 browser runs; the script sets every text of theirs as text.
 """
@@ -19,11 +19,15 @@ from typing import Any
 
 from forkleft import __version__
 from forkleft.files import write_bytes, writing_to
+from forkleft.objective.fork_entropy import FORK_ENTROPY
 from forkleft.report import sections
 from forkleft.report.gather import TRACES, Gathered, Run, gather
-from forkleft.report.viewer import FORK, good_example, right_in_use
+from forkleft.report.viewer import good_example, right_in_use
 
 REPORT = "report.html"
+# One after the other, they are the style and the script of the page.
+STYLES = ("colours.css", "page.css")
+SCRIPTS = ("tokens.js", "viewer.js", "walk.js", "orders.js", "page.js")
 # Characters of a question in a list.
 _LABEL = 60
 _SECTIONS = {
@@ -52,15 +56,14 @@ def write_report(paths: Sequence[Path], output: Path | None = None, *, traces: i
 
 def page(found: Gathered) -> str:
     """The page."""
-    colours, own, script = (_source(name).replace("\r\n", "\n") for name in ("colours.css", "page.css", "page.js"))
-    style = colours + own
+    style, script = ("".join(map(_source, names)) for names in (STYLES, SCRIPTS))
     traces = [(number, trace) for number, run in enumerate(found.runs) for trace in run.traces]
     shown = _showcase(found.runs)
     parts = {"result": sections.result(found), "curves": sections.curves(found), "setup": sections.setup(found)}
     there = {name for name, html in parts.items() if html} | {"viewer"} | ({"orders"} if shown else set())
     links = "".join(f'<a href="#{name}">{told}</a>' for name, told in _SECTIONS.items() if name in there)
     index = {
-        "fork": FORK,
+        "fork": FORK_ENTROPY,
         "runs": [
             {
                 "name": run.name,
@@ -119,7 +122,7 @@ def _policy(script: str, style: str) -> str:
 
 
 def _source(name: str) -> str:
-    return files("forkleft.report").joinpath(name).read_text(encoding="utf-8")
+    return files("forkleft.report").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:

@@ -1,10 +1,10 @@
 """The charts of training runs, from their metrics: of one run in detail, of several with a line for each."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from forkleft.report.charts import COLOURS, Series, area_chart, line_chart
+from forkleft.report.charts import COLOURS, Point, Series, area_chart, line_chart, mean_series
 from forkleft.report.evaluations import evaluated
 from forkleft.report.gather import Run
 
@@ -77,28 +77,30 @@ def charts_of_one(run: Run) -> list[str]:
 
 
 def charts_of_several(runs: Sequence[Run]) -> list[str]:
-    """The charts of several runs: a figure in each, and a line for each run; runs of a group share a colour."""
-    groups = {group: number for number, group in enumerate(dict.fromkeys(run.group for run in runs), start=1)}
+    """The charts of several runs: a figure in each, and a line for each group of runs, their mean."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.group, []).append(run)
 
-    def compared(title: str, unit: str, name: str, scale: float = 1.0) -> str:
-        named: set[str] = set()
+    def lines(title: str, unit: str, points_of: Callable[[Run], list[Point]], *, marked: bool = False) -> str:
         series = []
-        for run in runs:
-            rows = by_update(run.updates)
-            label = "" if run.group in named else run.group
-            named.add(run.group)
-            series.append(Series(label, _points(rows, name, scale), groups[run.group]))
+        for number, (group, members) in enumerate(groups.items(), start=1):
+            own = [points for run in members if (points := points_of(run))]
+            if own:
+                series.append(mean_series(group, own, number, marked=marked))
         return line_chart(title, series, unit=unit)
 
-    held_out: list[Series] = []
-    for run in runs:
-        for points in list(evaluated(run.logged).values())[:1]:
-            label = "" if run.group in {one.label for one in held_out} else run.group
-            own = [(float(step), 100 * value) for step, value in points.items()]
-            held_out.append(Series(label, own, groups[run.group], marked=True))
+    def compared(title: str, unit: str, name: str, scale: float = 1.0) -> str:
+        return lines(title, unit, lambda run: _points(by_update(run.updates), name, scale))
+
+    def held_out(run: Run) -> list[Point]:
+        """Of the first set that is evaluated."""
+        points = next(iter(evaluated(run.logged).values()), {})
+        return [(float(step), 100 * value) for step, value in points.items()]
+
     return [
         compared("Right in training", "%", "student_accuracy", 100),
-        line_chart("Right held-out, native", held_out, unit="%"),
+        lines("Right held-out, native", "%", held_out, marked=True),
         compared("On the teacher’s route", "% of questions", "share", 100),
         compared("Loss", "nats", "loss"),
         compared("Loss on the teacher’s route", "nats", "loss_leftopd"),

@@ -44,9 +44,10 @@ def summary(found: Gathered) -> str:
         return "\n".join([*_head_of_one(found.runs[0]), *_notes(found)])
     parts = [f"<h1>{escape(title_of(found))}</h1>", f'<p class="lead">{_METHOD}</p>']
     if found.studies:
-        parts += [
-            f'<p class="lead">{escape(study.results.about)}</p>' for study in found.studies if study.results.about
-        ]
+        # Only here, and below: see `gather`.
+        from forkleft.report.study_section import study_head
+
+        parts += [study_head(study) for study in found.studies]
     elif found.runs:
         parts.append(_runs_table(found.runs))
     return "\n".join([*parts, *_notes(found)])
@@ -83,26 +84,29 @@ def result(found: Gathered) -> str:
     """Gains with intervals and tests: of the results, of the evaluations in training, and of studies."""
     comparisons = [(run.name, one) for run in found.runs for one in run.comparisons]
     comparisons += [(f"{one.a} → {one.b}", one) for one in found.comparisons]
-    parts = [_comparison(name if len(comparisons) > 1 else "", one) for name, one in comparisons]
+    # With several runs on the page, it is said whose gain it is, also if only one of them has results.
+    named = len(comparisons) > 1 or len(found.runs) > 1
+    parts = [_comparison(name if named else "", one) for name, one in comparisons]
     if not comparisons and not found.studies:
         parts += [_evaluations(run, named=len(found.runs) > 1) for run in found.runs if evaluated(run.logged)]
     if found.studies:
-        # Only here: see `gather`.
         from forkleft.report.study_section import study_section
 
-        parts += [study_section(study) for study in found.studies]
+        parts += [study_section(study, named=len(found.studies) > 1) for study in found.studies]
     if not any(parts):
         return ""
     return f'<section id="result"><h2>Did it help?</h2>{"".join(parts)}</section>'
 
 
 def curves(found: Gathered) -> str:
-    """All curves: of one run, or of several with a line for each."""
+    """All curves: of one run, or of several with a line for each, or for each arm of a study."""
     runs = [run for run in found.runs if run.updates]
     if not runs:
         return ""
     charts = charts_of_one(runs[0]) if len(runs) == 1 else charts_of_several(runs)
     note = "Pale lines are single updates, strong ones their moving means." if len(runs[0].updates) > _FEW else ""
+    if len({run.group for run in runs}) < len(runs):
+        note = "Pale lines are single runs, strong ones the means of all runs of an arm, smoothed."
     return (
         f'<section id="curves"><h2>How the training went</h2><p class="small">{note}</p>'
         f'<div class="charts">{"".join(charts)}</div></section>'
@@ -111,10 +115,14 @@ def curves(found: Gathered) -> str:
 
 def setup(found: Gathered) -> str:
     """The configuration of every run, and the command that repeats it."""
-    if not found.runs or found.studies:
+    if found.studies:
+        from forkleft.report.study_section import study_setup
+
+        parts = [study_setup(found.studies, found.runs)]
+    elif found.runs:
+        parts = [_configuration(run, named=len(found.runs) > 1) for run in found.runs]
+    else:
         return ""
-    many = len(found.runs) > 1
-    parts = [_configuration(run, named=many) for run in found.runs]
     return f'<section id="setup"><h2>How to repeat it</h2>{"".join(parts)}</section>'
 
 
@@ -217,16 +225,16 @@ def _runs_table(runs: Sequence[Run]) -> str:
         rows.append(
             (
                 run.name,
-                own or "–",
                 run.status,
                 str(_last_step(run)),
                 _moved(*ends) if ends else "–",
                 _moved(values[0], values[-1]) if values else "–",
                 f"{100 * gain.value:+.1f} ({100 * gain.low:+.1f}, {100 * gain.high:+.1f})" if gain else "–",
+                own or "–",
             )
         )
-    heading = ("run", "what differs", "state", "updates", "right in training", "right in use, held-out", "gain, points")
-    return table(heading, rows, words=(0, 1, 2))
+    heading = ("run", "state", "updates", "right in training", "right in use, held-out", "gain, points", "what differs")
+    return table(heading, rows, words=(0, 1), wrapped=(6,))
 
 
 def _without_updates(run: Run) -> list[str]:

@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from forkleft.objective.fork_entropy import FORK_ENTROPY
+
 # Tokens of a response that the viewer shows.
 LONGEST = 4096
-# Entropy in nats above which a position is marked as a fork: that of odds of four to one.
-FORK = 0.5
 # Alternatives below this probability are left out.
 _RARE = 0.0005
 _TEXTS = ("id", "route", "order", "prompt", "expected", "student_extracted", "teacher_extracted", "teacher_answer")
@@ -100,7 +100,7 @@ def good_example(traces: Sequence[Mapping[str, Any]]) -> dict[str, int] | None:
             student, teacher = trace["student_alternatives"][k], trace["teacher_alternatives"][k]
             if not student or not teacher or teacher[0] == trace["tokens"][position]:
                 continue
-            value = min(trace["kl"][k], 3.0) + 2.0 * (trace["entropy"][position] >= FORK) + (position == fork)
+            value = min(trace["kl"][k], 3.0) + 2.0 * (trace["entropy"][position] >= FORK_ENTROPY) + (position == fork)
             value += 3.0 * (trace["teacher_answer"] or "").startswith("".join(trace["tokens"][:position]))
             value -= len(trace["tokens"]) / 100
             if best is None or value > best[0]:

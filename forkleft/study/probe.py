@@ -18,14 +18,13 @@ from dataclasses import dataclass
 import torch
 
 from forkleft.errors import ForkLeftError
+from forkleft.objective.fork_entropy import FORK_ENTROPY
 from forkleft.objective.head import head_rows
 from forkleft.objective.readouts import Geometry, prefix_hidden, target_masked_hidden
 from forkleft.prompts import Reading
 from forkleft.rollout import Trajectory
 from forkleft.students.student import Student
 
-# The entropy of a choice between two equally likely words.
-FORK_ENTROPY = 0.693
 # Rows of logits that exist at a time.
 _ROWS = 256
 

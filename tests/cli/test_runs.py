@@ -18,6 +18,7 @@ from forkleft.train.recipes import Recipe
 
 LAB = str(Path(__file__).parents[2] / "recipes" / "lab.yaml")
 QUICK = ["--max_steps", "1", "--train_questions", "4", "--questions_per_update", "4", "--passes", "4"]
+QUICK += ["--showcase_questions", "1"]
 QUICK += ["--eval_strategy", "no", "--use_cpu", "--dataloader_pin_memory", "false"]
 
 

@@ -135,7 +135,7 @@ def test_unusable_shares(shares):
 def test_asking_for_more_than_exist(monkeypatch):
     monkeypatch.setattr("forkleft.lab.questions._PATIENCE", 200)
     with pytest.raises(ForkLeftError, match=r"only about \d+ different heldout questions of 2 steps"):
-        questions(100_000, 2, split="heldout", seed=0)
+        questions(100_000, 2, split="heldout", seed=0, shares=(1, 0, 0))
 
 
 def test_unknown_set_names_what_exists():

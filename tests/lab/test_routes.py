@@ -1,12 +1,14 @@
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from forkleft.errors import ForkLeftError
 from forkleft.lab.accuracy import measure
 from forkleft.lab.benchmarks import lab_set
-from forkleft.lab.models import load_model
-from forkleft.lab.routes import count_routes, print_routes
+from forkleft.lab.models import STUDENTS, load_model
+from forkleft.lab.routes import ROUTE_ORDERS, count_routes, print_routes, routes_table
 
 
 def test_routes_are_the_four_pairs_of_verdicts():
@@ -32,6 +34,14 @@ def test_there_is_something_to_teach(capsys):
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(rows) == 6
     assert all(row["teacher only"] >= 125 for row in rows if row["order"] == "high_entropy")
+
+
+def test_eighty_columns_hold_every_name():
+    rows = [(name, order, "100.0", "100.0", "100.0", "100.0") for name in STUDENTS for order in ROUTE_ORDERS]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(routes_table("Routes", rows))
+    lines = [line.split() for line in console.file.getvalue().splitlines()]
+    assert all(list(row) in lines for row in rows)
 
 
 @pytest.mark.parametrize(

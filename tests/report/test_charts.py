@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 import pytest
 
 from forkleft.evaluate.statistics import Estimate
-from forkleft.report.charts import Series, _ticks, area_chart, interval_chart, line_chart, smooth
+from forkleft.report.charts import Series, _ticks, area_chart, interval_chart, line_chart, mean_series, smooth
 
 
 def elements(html, name):
@@ -68,3 +68,12 @@ def test_texts_are_escaped():
 def test_ticks_are_few_and_reach_around(low, high):
     ticks = _ticks(low, high, 4)
     assert 1 <= len(ticks) <= 7 and ticks[0] <= low and ticks[-1] >= high
+
+
+def test_the_mean_of_lines_stands_before_them():
+    lines = [[(1.0, 2.0), (2.0, 4.0)], [(1.0, 4.0)]]
+    mean = mean_series("arm", lines, 2)
+    assert list(mean.points) == [(1.0, 3.0), (2.0, 4.0)] and mean.behind == lines
+    assert mean_series("arm", lines[:1], 2).behind == ()
+    svg = line_chart("one", [mean])
+    assert svg.count("raw") == 2 and svg.index("raw") < svg.index('class="line c2"')

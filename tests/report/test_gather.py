@@ -10,6 +10,7 @@ from studies import made_up_results
 
 from forkleft.errors import ForkLeftError
 from forkleft.report.gather import gather
+from forkleft.report.viewer import LONGEST
 from forkleft.study.results import save_results
 
 BEFORE = Path(__file__).parents[1] / "written_before"
@@ -85,6 +86,9 @@ def test_rows_that_the_viewer_cannot_show_are_counted(tmp_path):
     (run,) = gather([folder]).runs
     assert len(run.traces) == 1
     assert run.notes == ["traces.jsonl: 1 line without what the viewer needs, left out"]
+    (run,) = gather([made_up_run(tmp_path / "long", traces=[made_up_trace(0, tokens=LONGEST + 1)])]).runs
+    assert run.notes == ["1 response is longer than the viewer shows, and cut there"]
+    assert len(run.traces[0]["tokens"]) == LONGEST
 
 
 def test_traces_are_shared_among_the_runs(tmp_path):

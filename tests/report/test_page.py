@@ -11,7 +11,7 @@ import pytest
 from reports import HOSTILE, made_up_run, made_up_trace
 
 from forkleft.errors import ForkLeftError
-from forkleft.report.page import json_block, write_report
+from forkleft.report.page import SCRIPTS, STYLES, json_block, write_report
 
 
 class Scripts(HTMLParser):
@@ -79,13 +79,11 @@ def test_several_runs_go_to_the_working_folder_or_where_one_says(tmp_path, monke
 
 
 def test_the_sources_are_in_the_package():
-    assert {"page.html", "page.css", "colours.css", "page.js"} <= {
-        path.name for path in files("forkleft.report").iterdir()
-    }
+    assert {"page.html", *STYLES, *SCRIPTS} <= {path.name for path in files("forkleft.report").iterdir()}
 
 
 def test_the_script_never_writes_markup():
-    script = files("forkleft.report").joinpath("page.js").read_text(encoding="utf-8")
+    script = "".join(files("forkleft.report").joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)
     for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
         assert word not in script
 
@@ -103,7 +101,7 @@ def test_the_report_of_a_run_needs_no_torch():
 def test_report_and_playground_colour_alike():
     """An entropy has the same shade on both pages, from the colours that they share."""
     sources = [
-        files("forkleft.report").joinpath(name).read_text(encoding="utf-8") for name in ("page.js", "play/play.js")
+        files("forkleft.report").joinpath(name).read_text(encoding="utf-8") for name in ("tokens.js", "play/play.js")
     ]
     bounds = [re.search(r"(?:SHADES|ENTROPIES) = (\[.*?\]);", text)[1] for text in sources]
     assert bounds[0] == bounds[1] and len(json.loads(bounds[0])) == 7

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from xml.etree import ElementTree
 
 from reports import made_up_run
@@ -24,12 +25,14 @@ def test_a_run_has_all_curves(tmp_path):
     ]
 
 
-def test_runs_of_a_group_share_colour_and_name(tmp_path):
+def test_runs_of_a_group_share_colour_name_and_mean(tmp_path):
     runs = gather([made_up_run(tmp_path / name) for name in ("a", "b")]).runs
     apart = charts_of_several(runs)
     assert apart[0].count("<li>") == 2 and "line c1" in apart[0] and "line c2" in apart[0]
-    together = charts_of_several([run.__class__(**vars(run) | {"group": "arm"}) for run in runs])
-    assert together[0].count("<li>") == 1 and "c2" not in together[0]
+    together = charts_of_several([replace(run, group="arm") for run in runs] + [replace(runs[0], group="other")])
+    assert together[0].count("<li>") == 2 and "c3" not in together[0]
+    # Each run of the arm is pale, their mean strong; a run alone is itself.
+    assert together[0].count('class="line c1 raw"') == 2 and together[0].count('class="line c2') == 2
     assert "Right held-out" in titles(apart)[1]
 
 

@@ -47,6 +47,16 @@ def test_several_runs_are_compared(tmp_path):
     head, curves = sections.summary(found), sections.curves(found)
     assert "rollout_order high_entropy" in head and "rollout_order low_entropy" in head
     assert "On the teacher’s route" in curves and curves.count("high_entropy</li>") >= 5
+    # Figures come before the many words about what differs.
+    assert head.index("gain, points") < head.index("what differs") and 'class="words wrap"' in head
+
+
+def test_whose_results_they_are_is_said_beside_other_runs(tmp_path):
+    runs = [made_up_run(tmp_path / name) for name in ("one", "other")]
+    for name, model in (("base", "student-block"), ("trained", "student-shifted")):
+        shutil.copytree(BEFORE / "evaluation" / model, runs[1] / "results" / name)
+    assert "<h3>other</h3>" in sections.result(gather(runs))
+    assert "<h3>other</h3>" not in sections.result(gather(runs[1:]))
 
 
 def test_a_run_of_an_earlier_version_and_one_from_python(tmp_path):

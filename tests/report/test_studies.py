@@ -9,10 +9,11 @@ from forkleft.study.results import save_results
 
 def test_everything_is_made_again_from_the_results_alone(tmp_path):
     folder = tmp_path / "made-up"
-    save_results(folder / "results.json", made_up_results(seeds=(1, 2), benchmarks=("one",), items=60))
+    arms = {"arms": {"L-high": 0.7, "L-low": 0.6}, "compare": (("L-high", "L-low"),), "effects": {}}
+    save_results(folder / "results.json", made_up_results(seeds=(1, 2), benchmarks=("one",), items=60, **arms))
     show_study(folder)
     made = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert {"table.md", "accuracy.png", "accuracy.svg", "differences.svg", "interaction.svg", "routes.svg"} <= set(made)
+    assert {"table.md", "accuracy.png", "accuracy.svg", "differences.svg", "routes.svg"} <= set(made)
     assert "![differences](differences.svg)" in made["table.md"].decode()
     for path in folder.iterdir():
         if path.name != "results.json":

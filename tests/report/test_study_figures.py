@@ -32,7 +32,7 @@ def test_each_study_has_its_figures(tmp_path, kind):
 
 
 def test_what_is_missing_is_not_drawn(tmp_path):
-    results = made_up_results(seeds=(1, 2), items=40)
+    results = made_up_results(seeds=(1, 2), items=40, benchmarks=("b",))
     draw_study(results, analyse(results, resamples=20), tmp_path)
     torn = without(results, "B-low-1", "B-low-2")
     # A figure of before would show what is no longer there.

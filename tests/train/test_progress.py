@@ -1,4 +1,5 @@
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -54,3 +55,46 @@ def test_every_evaluation_has_a_line():
     state.is_world_process_zero = False
     line.on_evaluate(None, state, TrainerControl(), metrics=metrics)
     assert len(console.file.getvalue().splitlines()) == 1
+
+
+def test_a_warning_stays_above_the_panel_in_whole_words():
+    text = "update 2  warning: " + "of the last 32 responses most were cut; " * 4
+    for console in (terminal(60), plain()):
+        line = ProgressLine(console, tiny_tokenizer())
+        state = TrainerState(max_steps=3, is_world_process_zero=True)
+        line.on_train_begin(None, state, TrainerControl())
+        for step in (1, 2):
+            state.global_step = step
+            line.on_step_end(None, state, TrainerControl())
+            line.on_log(None, state, TrainerControl(), logs=dict(LOGS))
+            if step == 1:
+                # This line draws the panel, which the warning then has to move down.
+                line.on_evaluate(None, state, TrainerControl(), metrics={"eval_accuracy": 0.5, "eval_count": 40})
+                line.warn(text)
+        line.on_train_end(None, state, TrainerControl())
+        rows = shown_on(console)
+        begin = next(k for k, row in enumerate(rows) if row.startswith("update 2  warning:"))
+        if console.is_terminal:
+            panel = next(k for k, row in enumerate(rows) if row.startswith("update  "))
+            # Neither the panel is left behind above it, nor is it drawn over: all words are there, and then the panel.
+            assert " ".join(rows[begin:panel]).split() == text.split()
+            assert all(len(row) <= 60 for row in rows)
+            assert begin == 1 and sum("2/3" in row for row in rows) == 1 and rows[panel + 1].startswith("routes")
+        else:
+            assert rows[begin].split() == text.split()
+
+
+def shown_on(console):
+    """The lines of a terminal at the end: the panel is drawn anew over itself by moving up and erasing lines."""
+    rows, at = [""], 0
+    for count, code, text in re.findall(r"\x1b\[\??(\d*)([A-Za-z])|(\n|[^\x1b\r\n]+)", console.file.getvalue()):
+        if code == "A":
+            at -= int(count or 1)
+        elif code == "K":
+            rows[at] = ""
+        elif text == "\n":
+            at += 1
+            rows += [""] * (at == len(rows))
+        else:
+            rows[at] += text
+    return [row.rstrip() for row in rows]

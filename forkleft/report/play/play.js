@@ -377,6 +377,12 @@ async function start() {
   for (const [name, value] of Object.entries(choices.example ?? {})) form.elements[name].value = value;
   sides = choices.models.map((model) => new Side(model));
   readLink();
+  const { question, expected } = form.elements;
+  if (choices.example && question.value === choices.example.question) {
+    // The answer of the example is no answer to another question.
+    const forget = () => { if (expected.value === choices.example.expected) expected.value = ""; };
+    question.addEventListener("input", forget, { once: true });
+  }
   byId("link").disabled = false;
   setButtons();
   say("");

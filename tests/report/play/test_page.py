@@ -152,6 +152,17 @@ def test_a_link_repeats_the_settings(page, address, chromium_page):
     assert cells(page, 0) == first
 
 
+def test_the_answer_of_the_example_goes_with_its_question(page):
+    question, expected = page.locator("[name=question]"), page.locator("[name=expected]")
+    assert question.input_value() and expected.input_value()
+    question.fill(QUESTION)
+    assert expected.input_value() == ""
+    # What a person says stays, even if it is the same.
+    expected.fill("4")
+    question.fill(f"{QUESTION} ")
+    assert expected.input_value() == "4"
+
+
 def test_the_stop_button_ends_the_writing(page, monkeypatch):
     endless = Endless()
     monkeypatch.setattr(writing, "decode", endless)
