@@ -137,7 +137,7 @@ class Student:
         logits_SV = self.model.get_output_embeddings()(hidden_SD)
         logits_SV = logits_SV.to(torch.promote_types(logits_SV.dtype, torch.float32))
         # Few columns are excluded: filling them is cheaper than masking the whole vocabulary.
-        self._excluded_ids = self._excluded_ids.to(logits_SV.device)
+        self._excluded_ids = self._excluded_ids.to(logits_SV.device, non_blocking=True)
         return logits_SV.index_fill_(-1, self._excluded_ids, float("-inf"))
 
     def check_prompt(self, prompt: Sequence[int], new_tokens: int, what: str) -> None:
