@@ -34,6 +34,7 @@ import torch
 from datasets.exceptions import DatasetsError
 from tqdm import tqdm
 
+from forkleft.devices import on_device
 from forkleft.errors import ForkLeftError, check_choice
 from forkleft.objective.readouts import prefix_hidden
 from forkleft.prompts import Message, Reading
@@ -318,9 +319,9 @@ def _read_batch(
     readings = [Reading(f"request {numbers[0]}", *pairs[numbers[0]], range(length)) for numbers in part]
     hidden_SD = prefix_hidden(student, readings, budget=length)
     numbers = [number for sharing in part for number in sharing]
-    owners = torch.tensor([place for place, sharing in enumerate(part) for _ in sharing], device=hidden_SD.device)
+    owners = on_device([place for place, sharing in enumerate(part) for _ in sharing], hidden_SD.device)
     rows_T = (owners[:, None] * length + torch.arange(length, device=hidden_SD.device)).flatten()
-    tokens_T = torch.tensor([pairs[number][1] for number in numbers], device=hidden_SD.device).flatten()
+    tokens_T = on_device([pairs[number][1] for number in numbers], hidden_SD.device).flatten()
     logp, likeliest = [], []
     for rows, tokens in zip(rows_T.split(_HEAD_ROWS), tokens_T.split(_HEAD_ROWS), strict=True):
         logp_TV = student.logits(hidden_SD[rows]).log_softmax(dim=-1)
