@@ -9,7 +9,7 @@ a time; W words of a run.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -97,9 +97,9 @@ def priority(order: Order, predictions: Predictions) -> torch.Tensor:
     return priority_U.to(predictions.entropy_U)
 
 
-def check_priority(order: Order, priorities: Sequence[float]) -> None:
+def check_priority(order: Order, priority_U: torch.Tensor) -> None:
     """Raise ForkLeftError, naming the order, unless all its priorities are finite."""
-    if not all(map(math.isfinite, priorities)):
+    if not priority_U.isfinite().all():
         raise ForkLeftError(f"the order {_name(order)} must return finite numbers, found NaN or infinity")
 
 
@@ -127,7 +127,8 @@ def choose(priority_RB: torch.Tensor, count_R: torch.Tensor) -> torch.Tensor:
 def summarise(logits_UV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Entropy in nats (paper eq. `denoiser`), maximum probability, and its token; −inf marks ids outside 𝒱.
 
-    Overwrites the logits. This saves time: the vocabulary is long, and every pass over it counts.
+    Overwrites the logits with logits relative to their maximum, which give the same distribution. This saves time: the
+    vocabulary is long, and every pass over it counts.
     """
     # A few rows at a time stay in a processor's cache from one pass to the next. On a GPU this does not help.
     rows = max(1, _CACHED_NUMBERS // logits_UV.shape[-1]) if logits_UV.device.type == "cpu" else len(logits_UV)

@@ -19,7 +19,6 @@ Shapes: R rows being written, L columns (sequence positions), B positions of a b
 are written in this pass; V words, W hidden width.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -196,12 +195,17 @@ class _Rollout:
     def step(self) -> None:
         """One forward and its commits, in all rows."""
         device = self.ids_RL.device
-        opened = [(place, position) for place, row in enumerate(self.rows) for position in row.open]
-        offsets = [position - self.rows[place].segment_start for place, position in opened]
+        places = [place for place, row in enumerate(self.rows) for _ in row.open]
+        positions = [position for row in self.rows for position in row.open]
         counts = [commits_this_pass(len(row.open), self.passes, row.this_pass) for row in self.rows]
-        place_U, position_U, offset_U = on_device([*zip(*opened, strict=True), offsets], device)
+        place_U, position_U = on_device([places, positions], device)
+        count_R, start_R = on_device([counts, [row.segment_start for row in self.rows]], device)
+        offset_U = position_U - start_R[place_U]
         hidden_UW = self.forward.hidden(self.rows, self.ids_RL, place_U, position_U)
-        parts = [summarise(self.student.logits(part)) for part in hidden_UW.split(self.table_rows)]
+        parts = []
+        for part_CW in hidden_UW.split(self.table_rows):
+            logits_CV = self.student.logits(part_CW)
+            parts.append(summarise(logits_CV))
         entropy_U, confidence_U, token_U = (torch.cat(column) for column in zip(*parts, strict=True))
 
         noise_U = None
@@ -210,42 +214,43 @@ class _Rollout:
         priority_U = priority(self.order, Predictions(entropy_U, confidence_U, offset_U, noise_U))
         priority_RB = priority_U.new_full((len(self.rows), self.student.family.block_size), float("-inf"))
         priority_RB[place_U, offset_U] = priority_U
-        chosen_U = choose(priority_RB, on_device(counts, device))[place_U, offset_U]
+        chosen_U = choose(priority_RB, count_R)[place_U, offset_U]
         if self.threshold is not None:
             chosen_U |= confidence_U > self.threshold
         if self.temperature > 0:
             # With a threshold, only the device knows how many they are.
             count = sum(counts) if self.threshold is None else int(chosen_U.sum())
             chosen_C = chosen_U.int().topk(count).indices
-            uniform_C = self.uniform(opened, offsets, entropy_U)[chosen_C]
-            token_U[chosen_C] = self.sample(hidden_UW[chosen_C], uniform_C)
+            uniform_C = self.uniform(entropy_U)[place_U, offset_U][chosen_C]
+            if len(parts) == 1:
+                token_U[chosen_C] = sample(logits_CV[chosen_C], uniform_C, self.temperature, self.top_p)
+            else:
+                token_U[chosen_C] = self.sample(hidden_UW[chosen_C], uniform_C)
         self.ids_RL[place_U, position_U] = torch.where(chosen_U, token_U, self.student.vocabulary.mask_id)
         # One copy, for which the host waits. Ids are whole numbers far below what even float32 holds exactly.
         columns = (chosen_U, token_U, entropy_U, confidence_U, priority_U)
-        self.record(opened, *torch.stack([column.to(entropy_U.dtype) for column in columns]).tolist())
+        self.record(places, positions, torch.stack([column.to(entropy_U.dtype) for column in columns]).cpu())
 
-    def record(
-        self,
-        opened: list[tuple[int, int]],
-        chosen: list[float],
-        tokens: list[float],
-        entropies: list[float],
-        confidences: list[float],
-        priorities: list[float],
-    ) -> None:
-        """Note what a pass has written. Raises ForkLeftError for numbers that are not finite."""
-        for (place, _), entropy in zip(opened, entropies, strict=True):
-            if not math.isfinite(entropy):
-                raise self.not_finite(self.rows[place])
-        check_priority(self.order, priorities)
-        found = zip(opened, chosen, tokens, entropies, confidences, strict=True)
-        for (place, position), written, token, entropy, confidence in found:
-            if written:
-                row = self.rows[place]
-                k = position - len(row.prompt)
-                row.tokens[k], row.commit_pass[k] = int(token), row.this_pass
-                row.entropy[k], row.confidence[k] = entropy, confidence
-                del row.open[position]
+    def record(self, places: list[int], positions: list[int], found_5U: torch.Tensor) -> None:
+        """Note what a pass has written. found_5U: whether a position is, token, entropy, confidence, and priority.
+
+        Raises ForkLeftError for numbers that are not finite.
+        """
+        chosen_U, _, entropy_U, _, priority_U = found_5U
+        if not (finite_U := entropy_U.isfinite()).all():
+            row = self.rows[places[finite_U.tolist().index(False)]]
+            raise ForkLeftError(
+                f"{_name(row.number, self.ids)}: the student's logits are not finite in pass {row.this_pass} of the "
+                f"block at position {row.segment_start}; are the weights damaged, or the precision too low?"
+            )
+        check_priority(self.order, priority_U)
+        chosen = chosen_U.nonzero()[:, 0]
+        for u, (_, token, entropy, confidence, _) in zip(chosen.tolist(), found_5U.T[chosen].tolist(), strict=True):
+            row = self.rows[places[u]]
+            k = positions[u] - len(row.prompt)
+            row.tokens[k], row.commit_pass[k] = int(token), row.this_pass
+            row.entropy[k], row.confidence[k] = entropy, confidence
+            del row.open[positions[u]]
         for row in self.rows:
             row.this_pass += 1
             row.forwards += 1
@@ -255,15 +260,14 @@ class _Rollout:
             written = slice(row.window_end - len(row.prompt))
             watch(row.number, row.tokens[written], row.entropy[written])
 
-    def uniform(self, opened: list[tuple[int, int]], offsets: list[int], like: torch.Tensor) -> torch.Tensor:
-        """A number in [0, 1) for each unresolved position, from the row's own generator."""
+    def uniform(self, like: torch.Tensor) -> torch.Tensor:
+        """`uniform_RB`: a number in [0, 1) for each position of a block, from the row's own generator."""
         size = self.student.family.block_size
         drawn = [torch.rand(size, generator=row.generators["sample"], dtype=torch.float64) for row in self.rows]
-        drawn_U = torch.stack(drawn)[[place for place, _ in opened], offsets]
-        return drawn_U.to(like.device, like.dtype, non_blocking=True)
+        return torch.stack(drawn).to(like.device, like.dtype, non_blocking=True)
 
     def sample(self, hidden_CW: torch.Tensor, uniform_C: torch.Tensor) -> torch.Tensor:
-        """`token_C`, sampled. The head is applied again, to these rows alone: all logits would take too much memory."""
+        """`token_C`, sampled where the logits of all rows did not fit: the head is applied again, to these alone."""
         parts = zip(hidden_CW.split(self.table_rows), uniform_C.split(self.table_rows), strict=True)
         return torch.cat(
             [sample(self.student.logits(hidden), uniform, self.temperature, self.top_p) for hidden, uniform in parts]
@@ -290,12 +294,6 @@ class _Rollout:
             confidence=row.confidence[:length],
             stopped=decides is not None,
             forwards=row.forwards,
-        )
-
-    def not_finite(self, row: Row) -> ForkLeftError:
-        return ForkLeftError(
-            f"{_name(row.number, self.ids)}: the student's logits are not finite in pass {row.this_pass} of the "
-            f"block at position {row.segment_start}; are the weights damaged, or the precision too low?"
         )
 
 
