@@ -13,15 +13,14 @@ it as CUDA does:
 What it cannot show: speed, kernels, streams, memory, compiled code, and more than one device.
 """
 
-import traceback
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 aten = torch.ops.aten
@@ -86,15 +85,18 @@ class SimulatedTensor(torch.Tensor):
 
 
 class Simulation(TorchDispatchMode):
-    """While it is entered there is a device `sim:0`. waits: what made the host wait, each with its place in the code."""
+    """While it is entered there is a device `sim:0`. waits: what made the host wait, each with its place in the code.
+
+    Modules and tensors get there with `.to(SIM)`; `held` of a tensor is its copy on the CPU, which counts for nothing.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: list[str] = []
 
     def __enter__(self) -> "Simulation":
-        # These two are made of numbers behind the dispatcher's back, and know no simulated device.
-        self._tensor, self._tolist = torch.tensor, SimulatedTensor.__dict__.get("tolist")
+        # These make tensors of numbers, or numbers of tensors, behind the dispatcher's back.
+        self._tensor = torch.tensor
         torch.tensor = self._make
         SimulatedTensor.tolist = lambda tensor: self._list(tensor)
         SimulatedTensor.__getitem__ = lambda tensor, index: torch.Tensor.__getitem__(tensor, self._tensors(index))
@@ -114,28 +116,9 @@ class Simulation(TorchDispatchMode):
         """How often each operation made the host wait, for messages of tests."""
         return Counter(self.waits)
 
-    def put(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy on the device, which counts for nothing."""
-        return SimulatedTensor(tensor.detach().clone())
-
-    def move(self, module: nn.Module) -> nn.Module:
-        """Put parameters and buffers of a module on the device, in place; what is shared stays shared."""
-        moved: dict[torch.Tensor, torch.Tensor] = {}
-        for part in module.modules():
-            for table in (part._parameters, part._buffers):
-                for name, tensor in table.items():
-                    if tensor is None:
-                        continue
-                    if tensor not in moved:
-                        new = self.put(tensor)
-                        learns = isinstance(tensor, nn.Parameter)
-                        moved[tensor] = nn.Parameter(new, tensor.requires_grad) if learns else new
-                    table[name] = moved[tensor]
-        return module
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        leaves = tree_leaves((args, kwargs))
+        leaves = list(_leaves([*args, *kwargs.values()]))
         ours = [x for x in leaves if isinstance(x, SimulatedTensor)]
         theirs = [x for x in leaves if isinstance(x, torch.Tensor) and not isinstance(x, SimulatedTensor)]
         wanted = kwargs.get("device")
@@ -152,14 +135,13 @@ class Simulation(TorchDispatchMode):
         if wanted is not None:
             kwargs["device"] = torch.device("cpu")
         kwargs.pop("pin_memory", None)
+        out = func(*_each(_held, args), **{name: _each(_held, value) for name, value in kwargs.items()})
         if func is aten.copy_.default:
-            func(*_held(args), **_held(kwargs))
             return args[0]
-        out = func(*_held(args), **_held(kwargs))
         if not on_device:
             return out
-        out = tree_map(lambda x: SimulatedTensor(x) if type(x) is torch.Tensor else x, out)
-        return return_and_correct_aliasing(func, args, kwargs, out) if ours else out
+        out = _each(_on_device, out)
+        return return_and_correct_aliasing(func, args, kwargs, out) if ours and _aliases(func) else out
 
     def _check_devices(self, func: Any, args: Any, theirs: list[torch.Tensor]) -> None:
         mixed = [tuple(x.shape) for x in theirs if x.dim() > 0]
@@ -197,9 +179,10 @@ class Simulation(TorchDispatchMode):
             self._wait(func)
 
     def _wait(self, what: Any) -> None:
-        frames = [frame for frame in traceback.extract_stack() if "/forkleft/" in frame.filename]
-        place = f" ({frames[-1].filename.rpartition('/forkleft/')[2]}:{frames[-1].lineno})" if frames else ""
-        self.waits.append(f"{what}{place}")
+        frame = sys._getframe()
+        while frame.f_back is not None and "/forkleft/" not in frame.f_code.co_filename:
+            frame = frame.f_back
+        self.waits.append(f"{what} ({frame.f_code.co_filename.rpartition('/forkleft/')[2]}:{frame.f_lineno})")
 
     def _make(self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> torch.Tensor:
         if device is None or torch.device(device).type != "sim":
@@ -217,5 +200,30 @@ class Simulation(TorchDispatchMode):
         return made if isinstance(index, tuple) else made[0]
 
 
-def _held(values: Any) -> Any:
-    return tree_map(lambda x: x.held if isinstance(x, SimulatedTensor) else x, values)
+def _leaves(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _leaves(value)
+        else:
+            yield value
+
+
+def _each(change: Callable[[Any], Any], value: Any) -> Any:
+    """PyTorch's own `tree_map` does the same for all kinds of containers, and would take most of the time."""
+    if isinstance(value, (list, tuple)):
+        return type(value)([_each(change, one) for one in value])
+    return change(value)
+
+
+def _held(value: Any) -> Any:
+    return value.held if isinstance(value, SimulatedTensor) else value
+
+
+def _on_device(value: Any) -> Any:
+    return SimulatedTensor(value) if type(value) is torch.Tensor else value
+
+
+@cache
+def _aliases(func: Any) -> bool:
+    """Whether a result is an argument, or a view of one."""
+    return any(returned.alias_info is not None for returned in func._schema.returns)

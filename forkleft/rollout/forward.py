@@ -167,9 +167,16 @@ class _Step:
         self._mask: torch.Tensor | None = None  # made in the first layer, where the dtype is known
 
     def attend(
-        self, layer: int, query_1HND: torch.Tensor, key_1KND: torch.Tensor, value_1KND: torch.Tensor, scaling: float
+        self,
+        layer: int,
+        query_1HND: torch.Tensor,
+        key_1KND: torch.Tensor,
+        value_1KND: torch.Tensor,
+        scaling: float,
+        *,
+        dense: bool,
     ) -> torch.Tensor:
-        """See `Layout`: writes the new keys and values to their columns, then attends over the columns."""
+        """See `Layout`: writes the new keys and values to their columns, then attends over the columns; always dense."""
         keys, values = self._cache.buffers(layer, key_1KND, value_1KND)
         keys[self.place_N, :, self.position_N] = key_1KND[0].transpose(0, 1)
         values[self.place_N, :, self.position_N] = value_1KND[0].transpose(0, 1)

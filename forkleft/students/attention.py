@@ -33,6 +33,8 @@ from transformers.masking_utils import sdpa_mask
 from forkleft.devices import on_device
 
 ATTENTION_NAME = "forkleft"
+# The same without FlexAttention, on every device.
+DENSE_ATTENTION_NAME = "forkleft_dense"
 # Replicas share a row up to this many tokens. Longer rows waste attention inside the row, shorter ones copy the clean
 # keys more often. For prompt 128, response 512 and blocks of 32, 96 to 192 measured alike, 64 and 256 slower.
 _ROW_TOKENS = 128
@@ -45,9 +47,16 @@ class Layout(Protocol):
     """Decides which of the N tokens of a forward see which."""
 
     def attend(
-        self, layer: int, query_1HND: torch.Tensor, key_1KND: torch.Tensor, value_1KND: torch.Tensor, scaling: float
+        self,
+        layer: int,
+        query_1HND: torch.Tensor,
+        key_1KND: torch.Tensor,
+        value_1KND: torch.Tensor,
+        scaling: float,
+        *,
+        dense: bool,
     ) -> torch.Tensor:
-        """The attention output, `(1, N, H, D)`."""
+        """The attention output, `(1, N, H, D)`. dense: without FlexAttention."""
 
 
 def forkleft_attention(
@@ -63,11 +72,13 @@ def forkleft_attention(
     """Attention by the layout; without one, Transformers' own `sdpa`, so that plain use of the model still works."""
     if forkleft_layout is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-    return forkleft_layout.attend(module.layer_idx, query, key, value, scaling), None
+    dense = module.config._attn_implementation == DENSE_ATTENTION_NAME
+    return forkleft_layout.attend(module.layer_idx, query, key, value, scaling, dense=dense), None
 
 
-AttentionInterface.register(ATTENTION_NAME, forkleft_attention)
-AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
+for _name in (ATTENTION_NAME, DENSE_ATTENTION_NAME):
+    AttentionInterface.register(_name, forkleft_attention)
+    AttentionMaskInterface.register(_name, sdpa_mask)
 
 
 @dataclass(frozen=True)
@@ -165,10 +176,21 @@ class PackedLayout:
         self._block_mask: BlockMask | None = None
 
     def attend(
-        self, layer: int, query_1HND: torch.Tensor, key_1KND: torch.Tensor, value_1KND: torch.Tensor, scaling: float
+        self,
+        layer: int,
+        query_1HND: torch.Tensor,
+        key_1KND: torch.Tensor,
+        value_1KND: torch.Tensor,
+        scaling: float,
+        *,
+        dense: bool = False,
     ) -> torch.Tensor:
-        """See `Layout`. FlexAttention on CUDA, where it skips what no query sees; gathered rows and SDPA elsewhere."""
-        if query_1HND.device.type == "cuda":
+        """See `Layout`. FlexAttention on CUDA, where it skips what no query sees; gathered rows and SDPA elsewhere.
+
+        Compiled FlexAttention, and its gradient, have never been run: there was no GPU. `forkleft doctor` compares the
+        two on the user's.
+        """
+        if query_1HND.device.type == "cuda" and not dense:
             return self.attend_flex(query_1HND, key_1KND, value_1KND, scaling, *_compiled())
         return self.attend_rows(query_1HND, key_1KND, value_1KND, scaling)
 
