@@ -5,9 +5,7 @@ from typing import Any
 import torch
 
 
-def on_device(
-    numbers: Any, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-) -> torch.Tensor:
+def on_device(numbers: Any, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
     """A tensor of numbers (nested lists, as for `torch.tensor`) on a device.
 
     `torch.tensor(…, device=…)` would wait until a GPU has done all work before the copy. This copy only queues behind

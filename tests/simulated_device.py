@@ -1,7 +1,7 @@
 """A simulated accelerator: where placement and waits are tested on a machine that has none.
 
-A tensor of the device `sim:0` is computed on the CPU, but tells its device as a GPU's tensor would, and operations treat
-it as CUDA does:
+A tensor of the device `sim:0` is computed on the CPU, but tells its device as a GPU's tensor would, and operations
+treat it as CUDA does:
 
 - Operations on tensors of both devices are refused. Exceptions, as on CUDA: numbers (tensors without dimensions) of the
   CPU, copies, and index tensors of the CPU into a tensor of the device.

@@ -28,7 +28,7 @@ def test_it_computes_and_tells_its_device():
     ],
 )
 def test_it_refuses_to_mix(mixing):
-    with Simulation(), pytest.raises(RuntimeError, match="same device|is on cpu|device type for generator"):
+    with Simulation(), pytest.raises(RuntimeError, match=r"same device|is on cpu|device type for generator"):
         mixing(torch.arange(3.0, device=SIM), torch.arange(3.0))
 
 

@@ -121,7 +121,7 @@ class _StudentLM:
     """A student as a model of lm_eval, used with its `TemplateLM`, which cuts texts into context and continuation.
 
     pretrained: a folder, a repository of the hub, or lab:NAME.
-    family, block_size, mask_token, chat_template, trust_remote_code: as for `load_student`.
+    family, block_size, mask_token, chat_template, trust_remote_code, dense_attention: as for `load_student`.
     device, dtype: default a GPU in bfloat16 if there is one, else the CPU in float32.
     decoding: `static` or `native` (`forkleft.rollout.decoding`); passes, threshold: replace those of the decoding.
     max_new_tokens: the response budget of tasks that set none with `max_gen_toks`.
@@ -140,6 +140,7 @@ class _StudentLM:
         mask_token: str | int | None = None,
         chat_template: str | None = None,
         trust_remote_code: bool = False,
+        dense_attention: bool = False,
         device: str | None = None,
         dtype: str | None = None,
         decoding: str = "static",
@@ -173,6 +174,7 @@ class _StudentLM:
             dtype=_DTYPES[dtype],
             device=device,
             trust_remote_code=trust_remote_code,
+            dense_attention=dense_attention,
         )
         self._device = self.student.device
         self.tokenizer = self.student.text_tokenizer

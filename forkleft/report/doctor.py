@@ -14,6 +14,10 @@ from forkleft.students import Student
 
 # A check with a bound above this, in nats or relative, could hardly fail.
 _WIDE = 1.0
+_OTHER_ATTENTION = (
+    "If only the checks of one way to attend fail, use the other: --dense-attention (in a recipe dense_attention: "
+    "true) switches FlexAttention off."
+)
 
 
 def table(findings: Sequence[Finding], student: Student) -> Table:
@@ -80,4 +84,6 @@ def doctor(student: Student) -> bool:
     low = student.model.dtype not in (torch.float32, torch.float64)
     advice = "Try a higher precision (--dtype float32), then report the table." if low else "Please report the table."
     console.print(f"[bold red]Something is broken here.[/] {advice}", highlight=False)
+    if student.device.type == "cuda":
+        console.print(_OTHER_ATTENTION, highlight=False)
     return False

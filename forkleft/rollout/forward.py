@@ -176,7 +176,7 @@ class _Step:
         *,
         dense: bool,
     ) -> torch.Tensor:
-        """See `Layout`: writes the new keys and values to their columns, then attends over the columns; always dense."""
+        """See `Layout`: writes the new keys and values to their columns, then attends over these; always dense."""
         keys, values = self._cache.buffers(layer, key_1KND, value_1KND)
         keys[self.place_N, :, self.position_N] = key_1KND[0].transpose(0, 1)
         values[self.place_N, :, self.position_N] = value_1KND[0].transpose(0, 1)

@@ -4,8 +4,8 @@ Training commits the highest entropy first (paper eq. `commit`), inference the h
 `inference`). Both are priorities, computed from the same forward. The highest priority is committed first; at a tie,
 the lowest position.
 
-Shapes: R rows, B positions of the current block (window), V vocabulary, U unresolved positions of all rows, C of them at
-a time; W words of a run.
+Shapes: R rows, B positions of the current block (window), V vocabulary, U unresolved positions of all rows, C of them
+at a time; W words of a run.
 """
 
 import math
@@ -180,5 +180,6 @@ def sample(logits_UV: torch.Tensor, uniform_U: torch.Tensor, temperature: float,
     reached_UV = kept_UV.cumsum(dim=-1)
     mark_U1 = (uniform_U * reached_UV[:, -1])[:, None]
     place_U1 = torch.searchsorted(reached_UV, mark_U1, right=True)
-    last_U1 = (kept_UV > 0).sum(dim=-1, keepdim=True) - 1
+    # Of logits that are not finite nothing is kept. The caller refuses them, later; here only the place must exist.
+    last_U1 = ((kept_UV > 0).sum(dim=-1, keepdim=True) - 1).clamp_(min=0)
     return token_UV.gather(1, place_U1.minimum(last_U1))[:, 0]

@@ -11,12 +11,12 @@ write behind it is never read.
 A row's tokens do not depend on the other rows of the batch. When a row finishes, another takes its place; each row has
 its own block and pass, and random choices are keyed by seed and question.
 
-The state of the rows is on the host; the device has their tokens and keys. A pass sends it which positions are open, and
-gets back what was written: for that the host waits once in a pass, whatever the number of rows. Only if tokens are
-sampled above a threshold it waits twice, since it must know how many positions to sample at.
+The state of the rows is on the host; the device has their tokens and keys. A pass sends it which positions are open,
+and gets back what was written: for that the host waits once in a pass, whatever the number of rows. Only if it samples
+and has a threshold it waits twice, since it must know at how many positions to sample.
 
-Shapes: R rows being written, L columns (sequence positions), B positions of a block, U unresolved positions, C of them that
-are written in this pass; V words, W hidden width.
+Shapes: R rows being written, L columns (sequence positions), B positions of a block, U unresolved positions, C some of
+them: those of one table of logits, or those that are written in this pass; V words, W hidden width.
 """
 
 from collections import Counter

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 import torch
 from naive import naive_answer, naive_generate, prefix_log_probs
-from tiny import FAMILIES, MASK, PAD, STOP, family_name, plain_copy, tiny_model, tiny_student
+from tiny import FAMILIES, STOP, family_name, plain_copy, tiny_model, tiny_student
 from tiny import slot_tokenizer as tokenizer
 
 from forkleft.errors import ForkLeftError
