@@ -97,3 +97,19 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     )
     tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     return tokenizer
+
+
+def slot_tokenizer(extra: str = "") -> PreTrainedTokenizerFast:
+    """A token for every id of the tiny models, enough for an answer slot; `extra` is a token of several characters."""
+    tokens = [*'0123456789#"answer: ABCD.\n=+-*?bcdfgh', "<stop>", "<pad>", "<mask>"]
+    tokens = list(dict.fromkeys(tokens))
+    tokens = [*tokens[:-3], *"ijklmopq"[: 40 - len(tokens)], *tokens[-3:]]
+    assert (tokens.index("<stop>"), tokens.index("<pad>"), tokens.index("<mask>")) == (STOP, PAD, MASK)
+    inner = Tokenizer(WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="<pad>"))
+    inner.pre_tokenizer = Split("", "isolated")
+    inner.decoder = Fuse()
+    if extra:
+        inner.add_tokens([extra])
+    made = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<stop>", pad_token="<pad>", mask_token="<mask>")
+    made.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    return made

@@ -54,6 +54,7 @@ def model_arguments(command: argparse.ArgumentParser, *, required: bool = True) 
         choices=DTYPES,
         help="default: bfloat16 on a GPU, else float32",
     )
+    command.add_argument("--dense-attention", action="store_true", help="on a GPU, attend without FlexAttention")
     command.add_argument("--trust-remote-code", action="store_true", help="let a tokenizer run its own code")
 
 
@@ -117,7 +118,7 @@ def place(options: argparse.Namespace) -> tuple[str, Any]:
 def loading(options: argparse.Namespace) -> dict[str, Any]:
     """The options of the model, its device and its precision, as arguments of the loaders."""
     device, dtype = place(options)
-    names = ("family", "block_size", "mask_token", "chat_template", "trust_remote_code")
+    names = ("family", "block_size", "mask_token", "chat_template", "trust_remote_code", "dense_attention")
     said = {name: getattr(options, name) for name in names}
     return said | {"device": device, "dtype": dtype}
 

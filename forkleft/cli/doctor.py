@@ -20,5 +20,6 @@ def run(options: argparse.Namespace) -> None:
     hide_loading_bars()
     device, dtype = place(options)
     student = stand_in(dtype, device) if options.model is None else student_of(options)
+    student.use_dense_attention(options.dense_attention)
     if not doctor(student):
         sys.exit(1)

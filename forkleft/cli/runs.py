@@ -206,6 +206,7 @@ def student_of(recipe: Recipe, *, weights: bool = True) -> Student:
         mask_token=int(token) if token is not None and token.isdecimal() else token,
         chat_template=recipe.chat_template,
         trust_remote_code=recipe.trust_remote_code,
+        dense_attention=recipe.dense_attention,
         weights=weights,
     )
 

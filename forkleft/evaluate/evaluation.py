@@ -137,10 +137,12 @@ def load_evaluated(
     device_map: str | None = None,
     batch_size: int = 32,
     trust_remote_code: bool = False,
+    dense_attention: bool = False,
 ) -> Evaluated:
     """A diffusion model, loaded by `load_student`; or, if the user says so, an autoregressive one, by `load_teacher`.
 
     device_map: spreads an autoregressive model over several devices, instead of `device`; `auto`, as in Transformers.
+    dense_attention: of a diffusion model, as for `load_student`.
 
     Raises ForkLeftError if the model cannot be loaded, or is of the other kind.
     """
@@ -154,6 +156,7 @@ def load_evaluated(
                 dtype=dtype,
                 device=device,
                 trust_remote_code=trust_remote_code,
+                dense_attention=dense_attention,
             )
         except AutoregressiveError as error:
             raise ForkLeftError(f"{error}; or evaluate it as it is with --ar") from error

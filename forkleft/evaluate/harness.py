@@ -34,6 +34,7 @@ import torch
 from datasets.exceptions import DatasetsError
 from tqdm import tqdm
 
+from forkleft.devices import on_device
 from forkleft.errors import ForkLeftError, check_choice
 from forkleft.objective.readouts import prefix_hidden
 from forkleft.prompts import Message, Reading
@@ -120,7 +121,7 @@ class _StudentLM:
     """A student as a model of lm_eval, used with its `TemplateLM`, which cuts texts into context and continuation.
 
     pretrained: a folder, a repository of the hub, or lab:NAME.
-    family, block_size, mask_token, chat_template, trust_remote_code: as for `load_student`.
+    family, block_size, mask_token, chat_template, trust_remote_code, dense_attention: as for `load_student`.
     device, dtype: default a GPU in bfloat16 if there is one, else the CPU in float32.
     decoding: `static` or `native` (`forkleft.rollout.decoding`); passes, threshold: replace those of the decoding.
     max_new_tokens: the response budget of tasks that set none with `max_gen_toks`.
@@ -139,6 +140,7 @@ class _StudentLM:
         mask_token: str | int | None = None,
         chat_template: str | None = None,
         trust_remote_code: bool = False,
+        dense_attention: bool = False,
         device: str | None = None,
         dtype: str | None = None,
         decoding: str = "static",
@@ -172,6 +174,7 @@ class _StudentLM:
             dtype=_DTYPES[dtype],
             device=device,
             trust_remote_code=trust_remote_code,
+            dense_attention=dense_attention,
         )
         self._device = self.student.device
         self.tokenizer = self.student.text_tokenizer
@@ -318,9 +321,9 @@ def _read_batch(
     readings = [Reading(f"request {numbers[0]}", *pairs[numbers[0]], range(length)) for numbers in part]
     hidden_SD = prefix_hidden(student, readings, budget=length)
     numbers = [number for sharing in part for number in sharing]
-    owners = torch.tensor([place for place, sharing in enumerate(part) for _ in sharing], device=hidden_SD.device)
+    owners = on_device([place for place, sharing in enumerate(part) for _ in sharing], hidden_SD.device)
     rows_T = (owners[:, None] * length + torch.arange(length, device=hidden_SD.device)).flatten()
-    tokens_T = torch.tensor([pairs[number][1] for number in numbers], device=hidden_SD.device).flatten()
+    tokens_T = on_device([pairs[number][1] for number in numbers], hidden_SD.device).flatten()
     logp, likeliest = [], []
     for rows, tokens in zip(rows_T.split(_HEAD_ROWS), tokens_T.split(_HEAD_ROWS), strict=True):
         logp_TV = student.logits(hidden_SD[rows]).log_softmax(dim=-1)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from forkleft.devices import on_device
 from forkleft.errors import ForkLeftError, check_count
 from forkleft.evaluate import prompts
 from forkleft.evaluate.benchmarks import Benchmark, Item
@@ -175,7 +176,8 @@ def answer(model: Evaluated, benchmark: Benchmark, tries: Sequence[Try], setting
         logp_BV = _masked_slot(model, items, asked, response, _room(model, benchmark, settings), settings.geometry)
     else:
         logp_BV = _causal_slot(model, items, asked, response)
-    return [_chosen(item, prompt, offered, logp_V) for item, prompt, logp_V in zip(items, asked, logp_BV, strict=True)]
+    scores = logp_BV[:, on_device(offered, logp_BV.device)].tolist()
+    return [_chosen(item, prompt, row) for item, prompt, row in zip(items, asked, scores, strict=True)]
 
 
 def letter_ids(tokenizer: PreTrainedTokenizerBase, letters: str) -> list[int]:
@@ -294,10 +296,10 @@ def _causal_slot(teacher: Teacher, items: Sequence[Item], asked: list[list[int]]
     return logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32)).log_softmax(-1)
 
 
-def _chosen(item: Item, prompt: list[int], offered: list[int], logp_V: torch.Tensor) -> Reply:
-    """The likeliest of the item's letters, the first at a tie. offered: the ids of at least these letters."""
+def _chosen(item: Item, prompt: list[int], logp: list[float]) -> Reply:
+    """The likeliest of the item's letters, the first at a tie. logp: of at least these letters, in their order."""
     letters = prompts.letters_of(item.choices or ())
-    scores = dict(zip(letters, logp_V[offered[: len(letters)]].tolist(), strict=True))
+    scores = dict(zip(letters, logp, strict=False))
     if not all(map(math.isfinite, scores.values())):
         raise ForkLeftError(
             f"question {item.id}: expected finite log-likelihoods of the letters, found {scores}; the model's numbers "

@@ -22,23 +22,27 @@ from forkleft.objective.readouts import prefix_hidden
 from forkleft.prompts import Reading
 from forkleft.rollout import generate
 from forkleft.students import Family, Student
-from forkleft.students.attention import ATTENTION_NAME
 
 # A difference is rounding if it is at most this many times what rounding does to the plain way.
 _MULTIPLE = 4.0
 _PASSES = 2
+_FLEX_ON_CUDA = "FlexAttention is compiled for CUDA only; elsewhere there is only dense attention"
 # So many words of the output head are converted to float64 at a time.
 _CHUNK = 8192
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check: what was compared, the largest difference, what rounding explains, and what it means."""
+    """The result of a check: what was compared, the largest difference, what rounding explains, and what it means.
+
+    skipped: why the check was not run, if it was not; then there are no numbers.
+    """
 
     name: str
     difference: float
     bound: float
     meaning: str
+    skipped: str | None = None
 
     @property
     def holds(self) -> bool:
@@ -48,11 +52,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """Something that is computed in our way and in the plain way. It returns the largest difference and its bound."""
+    """Something that is computed in our way and in the plain way. It returns the largest difference and its bound.
+
+    cuda_only: why it runs on CUDA only, if it does.
+    """
 
     name: str
     meaning: str
     run: Callable[[Student], tuple[float, float]]
+    cuda_only: str | None = None
 
 
 def examine(student: Student, begin: Callable[[str], None] = lambda name: None) -> list[Finding]:
@@ -63,6 +71,10 @@ def examine(student: Student, begin: Callable[[str], None] = lambda name: None) 
     findings = []
     for check in CHECKS:
         begin(check.name)
+        if check.cuda_only is not None and student.device.type != "cuda":
+            nothing = float("nan")
+            findings.append(Finding(check.name, nothing, nothing, check.meaning, skipped=check.cuda_only))
+            continue
         try:
             difference, bound = check.run(student)
             findings.append(Finding(check.name, difference, bound, check.meaning))
@@ -99,9 +111,20 @@ def stand_in(dtype: torch.dtype, device: str) -> Student:
 def _readouts(student: Student) -> tuple[float, float]:
     readings = _readings(student)
     with torch.no_grad():
-        ours_SV = student.logits(prefix_hidden(student, readings, budget=_budget(student))).log_softmax(-1)
+        ours_SV = _packed_rows(student, readings)
         theirs_SV, rounded_SV = (_plain_rows(student, readings, rounded=rounded) for rounded in (False, True))
     return _apart(ours_SV, theirs_SV), _MULTIPLE * _apart(theirs_SV, rounded_SV)
+
+
+def _other_readouts(student: Student) -> tuple[float, float]:
+    """As `_readouts`, through the other way to attend than the one that the student uses."""
+    with _other_attention(student):
+        return _readouts(student)
+
+
+def _other_gradients(student: Student) -> tuple[float, float]:
+    with _other_attention(student):
+        return _gradients(student)
 
 
 def _gradients(student: Student) -> tuple[float, float]:
@@ -117,7 +140,7 @@ def _gradients(student: Student) -> tuple[float, float]:
     try:
         student.model.requires_grad_(False)
         weight.requires_grad_(True)
-        ours = gradient(student.logits(prefix_hidden(student, readings, budget=_budget(student))).log_softmax(-1))
+        ours = gradient(_packed_rows(student, readings))
         theirs, rounded = (gradient(_plain_rows(student, readings, rounded=rounded)) for rounded in (False, True))
     finally:
         for parameter, learns in learned.items():
@@ -219,6 +242,18 @@ CHECKS = (
     ),
     Check("gradients of packed readouts", "the student learns what the losses say (relative)", _gradients),
     Check(
+        "packed readouts through the other attention",
+        "FlexAttention and dense attention agree: where one of them is broken, the other can be used",
+        _other_readouts,
+        cuda_only=_FLEX_ON_CUDA,
+    ),
+    Check(
+        "gradients through the other attention",
+        "the same for gradients (relative)",
+        _other_gradients,
+        cuda_only=_FLEX_ON_CUDA,
+    ),
+    Check(
         "cached rollouts = whole canvas every pass", "the cache changes nothing in what the student writes", _rollouts
     ),
     Check("a row does not depend on its neighbours", "batches of any size write the same", _neighbours),
@@ -253,6 +288,11 @@ def _canvas(student: Student, prompt: Sequence[int], canvas: Sequence[int], writ
     """A whole canvas, read where the tokens at `written` are predicted."""
     places = [len(prompt) + i - student.family.shift for i in written]
     return _Sequence([*prompt, *canvas], len(prompt), places)
+
+
+def _packed_rows(student: Student, readings: Sequence[Reading]) -> torch.Tensor:
+    """`logp_SV`: our way."""
+    return student.logits(prefix_hidden(student, readings, budget=_budget(student))).log_softmax(-1)
 
 
 def _plain_rows(student: Student, readings: Sequence[Reading], *, rounded: bool) -> torch.Tensor:
@@ -291,11 +331,23 @@ def _plain_log_probs(student: Student, sequences: Sequence[_Sequence], *, rounde
 
 @contextmanager
 def _stock_attention(student: Student) -> Iterator[None]:
+    dense = student.dense_attention
     student.model.set_attn_implementation("sdpa")
     try:
         yield
     finally:
-        student.model.set_attn_implementation(ATTENTION_NAME)
+        student.use_dense_attention(dense)
+
+
+@contextmanager
+def _other_attention(student: Student) -> Iterator[None]:
+    """Dense attention for a student with FlexAttention, and the other way round."""
+    dense = student.dense_attention
+    student.use_dense_attention(not dense)
+    try:
+        yield
+    finally:
+        student.use_dense_attention(dense)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 from torch.nn.functional import cross_entropy
 
+from forkleft.devices import on_device
 from forkleft.errors import ForkLeftError
 from forkleft.students.attention import PackedLayout, Replica, Stream
 from forkleft.students.student import Student
@@ -61,11 +62,11 @@ def denoising_loss(
     layout = PackedLayout(streams, student.device)
     rows = [layout.token(q, *place) for q, reads in enumerate(wanted) for place in reads]
     hidden_ND = student.hidden(layout.ids_N, layout.positions_N, layout)
-    logits_MV = student.logits(hidden_ND[torch.tensor(rows, device=hidden_ND.device)])
-    losses_M = cross_entropy(logits_MV, torch.tensor(targets, device=logits_MV.device), reduction="none")
+    logits_MV = student.logits(hidden_ND[on_device(rows, hidden_ND.device)])
+    losses_M = cross_entropy(logits_MV, on_device(targets, logits_MV.device), reduction="none")
     if weighting == "positions":
         return losses_M.mean()
-    weights_M = losses_M.new_tensor(weights)
+    weights_M = on_device(weights, losses_M.device, losses_M.dtype)
     return (weights_M * losses_M).sum() / weights_M.sum()
 
 

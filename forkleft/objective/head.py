@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from forkleft.devices import on_device
 from forkleft.errors import ForkLeftError
 
 # Numbers in one buffer: 55 rows of 152k words. With fewer, the head is read more often; more do not fit into the
@@ -76,12 +77,21 @@ def head_rows(
     precision = weight_VD.dtype
     if torch.is_autocast_enabled(device.type):
         precision = torch.get_autocast_dtype(device.type)
-    excluded = excluded_V.nonzero().flatten().to(device)
-    merged = torch.tensor(merged_ids, dtype=torch.long, device=device)
+    # 𝒱 is known on the CPU, and the copies do not wait for the device.
+    excluded = excluded_V.cpu().nonzero().flatten().to(device, non_blocking=True)
+    merged = on_device(merged_ids, device, torch.long)
     with torch.autocast(device.type, enabled=False):
         # Autograd handles the cast of the hidden states, which is small. The head is cast again in each direction.
         return HeadRows(
-            *_HeadRows.apply(hidden_SD.to(precision), weight_VD, targets_S.to(device), words, excluded, merged, teacher)
+            *_HeadRows.apply(
+                hidden_SD.to(precision),
+                weight_VD,
+                targets_S.to(device, non_blocking=True),
+                words,
+                excluded,
+                merged,
+                teacher,
+            )
         )
 
 

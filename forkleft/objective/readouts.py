@@ -22,6 +22,7 @@ from typing import Literal, get_args
 
 import torch
 
+from forkleft.devices import on_device
 from forkleft.errors import ForkLeftError, check_choice
 from forkleft.prompts import Reading
 from forkleft.students.attention import PackedLayout, Replica, Stream
@@ -85,7 +86,7 @@ def all_mask_hidden(student: Student, readings: Sequence[Reading], *, budget: in
         return _nothing(student)
     layout = PackedLayout(streams, student.device)
     rows = [first + row for first, rows in zip(layout.clean_index, wanted, strict=True) for row in rows]
-    return _hidden_rows(student, layout, rows, readings)
+    return _checked(_hidden_rows(student, layout, rows), readings)
 
 
 def _read(
@@ -101,7 +102,7 @@ def _read(
     streams = [_packed_stream(student, reading, view, geometry, budget) for reading in readings]
     layout = PackedLayout([stream for stream, _ in streams], student.device)
     rows = [layout.token(q, *place) for q, (_, wanted) in enumerate(streams) for place in wanted]
-    return _hidden_rows(student, layout, rows, readings)
+    return _checked(_hidden_rows(student, layout, rows), readings)
 
 
 def _packed_stream(
@@ -154,22 +155,27 @@ def _read_sequences(
                 ids = before + [mask] * (1 - shift)
             sequences.append(Stream(ids, [0] * len(ids)))
             wanted.append(prompt + i - shift)
-    owners = [reading for reading in readings for _ in reading.positions]
     size = max(1, _SEQUENCE_TOKENS // max(len(sequence.ids) for sequence in sequences))
     parts = []
     for start in range(0, len(sequences), size):
         chosen = slice(start, start + size)
         layout = PackedLayout(sequences[chosen], student.device)
         rows = [first + row for first, row in zip(layout.clean_index, wanted[chosen], strict=True)]
-        one_each = [Reading(owner.id, owner.prompt, owner.response, [0]) for owner in owners[chosen]]
-        parts.append(_hidden_rows(student, layout, rows, one_each))
-    return torch.cat(parts)
+        parts.append(_hidden_rows(student, layout, rows))
+    return _checked(torch.cat(parts), readings)
 
 
-def _hidden_rows(student: Student, layout: PackedLayout, rows: list[int], readings: Sequence[Reading]) -> torch.Tensor:
-    """The wanted rows of a forward. They belong to the positions of the readings, in order."""
+def _hidden_rows(student: Student, layout: PackedLayout, rows: list[int]) -> torch.Tensor:
+    """The wanted rows of a forward."""
     hidden_ND = student.hidden(layout.ids_N, layout.positions_N, layout)
-    hidden_SD = hidden_ND[torch.tensor(rows, device=hidden_ND.device)]
+    return hidden_ND[on_device(rows, hidden_ND.device)]
+
+
+def _checked(hidden_SD: torch.Tensor, readings: Sequence[Reading]) -> torch.Tensor:
+    """The rows, which belong to the positions of the readings in order. Raises ForkLeftError if one is not finite.
+
+    For this the host waits for the device once in a readout.
+    """
     if not (finite_S := hidden_SD.detach().isfinite().all(dim=-1)).all():
         names = [reading.id for reading in readings for _ in reading.positions]
         raise ForkLeftError(

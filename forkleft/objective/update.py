@@ -10,6 +10,7 @@ Shapes: S rows that are read, of which the first K have a teacher; Q retained qu
 teacher.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -109,16 +110,20 @@ def update_loss(
         ranks.append(ranking_loss(found["left"].confidence_S, pairs_SS, settings.delta))
     content_Q, rank_Q = (torch.stack(losses) if losses else rows.nll_S[:0] for losses in (contents, ranks))
     loss_Q = content_Q + settings.rank_weight * rank_Q
-    _check_finite(kept, loss_Q)
 
-    # Recorded numbers leave the device all at once, not one by one.
-    rows, mask_entropy_S = _on_cpu(rows), mask_entropy_S.cpu()
+    # Recorded numbers leave the device all at once: for them the host waits once, whatever the number of questions.
+    *columns, mask_entropy_S, contents_Q, ranks_Q, losses_Q = _on_cpu(
+        [*_columns(rows), mask_entropy_S, content_Q, rank_Q, loss_Q]
+    )
+    rows = HeadRows(*columns)
+    _check_teacher([passage.reading for passage in passages if passage.teacher_hidden_SE is not None], rows)
+    _check_finite(kept, losses_Q.tolist())
     if watch is not None and settings.supervision != "mix":
         asked = [(passage.reading, hidden) for passage in passages if (hidden := passage.teacher_hidden_SE) is not None]
         if asked and teacher_weight_VE is not None:
             readings, teacher_KE = [reading for reading, _ in asked], torch.cat([hidden for _, hidden in asked])
             watch(fork_of(student, readings, rows.entropy_S, hidden_SD, teacher_KE, teacher_weight_VE))
-    numbers = zip(kept, parts, mask_places, content_Q.tolist(), rank_Q.tolist(), strict=True)
+    numbers = zip(kept, parts, mask_places, contents_Q.tolist(), ranks_Q.tolist(), strict=True)
     outcomes = {lesson: _unread(lesson, student.vocabulary.stop_ids) for lesson in lessons}
     for lesson, part, mask_place, content, rank in numbers:
         found = {name: _at(rows, places[passage]) for name, passage in part.items()}
@@ -214,7 +219,7 @@ def _head_rows(
     if taught and teacher_weight_VE is not None:
         teacher = TeacherRows(torch.cat([hidden_SE for _, hidden_SE in taught]), teacher_weight_VE)
     vocabulary = student.vocabulary
-    rows = head_rows(
+    return head_rows(
         hidden_SD,
         student.head_weight,
         torch.tensor([target for passage in passages for target in passage.targets], dtype=torch.long),
@@ -222,12 +227,10 @@ def _head_rows(
         teacher=teacher,
         merged_ids=tuple(vocabulary.valid.intersection(vocabulary.stop_ids)) if settings.merge_stops else (),
     )
-    _check_teacher([reading for reading, _ in taught], rows)
-    return rows
 
 
 def _check_teacher(taught: list[Reading], rows: HeadRows) -> None:
-    broken = rows.teacher_entropy_K.isfinite().logical_not().nonzero().flatten().tolist()
+    broken = [k for k, entropy in enumerate(rows.teacher_entropy_K.tolist()) if not math.isfinite(entropy)]
     if broken:
         places = [(reading.id, i) for reading in taught for i in reading.positions]
         name, position = places[broken[0]]
@@ -237,13 +240,12 @@ def _check_teacher(taught: list[Reading], rows: HeadRows) -> None:
         )
 
 
-def _check_finite(lessons: list[Lesson], loss_Q: torch.Tensor) -> None:
-    broken = loss_Q.isfinite().logical_not().nonzero().flatten().tolist()
-    if broken:
-        raise ForkLeftError(
-            f"question {lessons[broken[0]].name}: the loss is {loss_Q[broken[0]].item()}; are the weights damaged, or "
-            "the precision too low?"
-        )
+def _check_finite(lessons: list[Lesson], losses: list[float]) -> None:
+    for lesson, loss in zip(lessons, losses, strict=True):
+        if not math.isfinite(loss):
+            raise ForkLeftError(
+                f"question {lesson.name}: the loss is {loss}; are the weights damaged, or the precision too low?"
+            )
 
 
 @torch.no_grad()
@@ -266,8 +268,10 @@ def _at(rows: HeadRows, place: slice) -> HeadRows:
     return HeadRows(*(column[place] for column in _columns(rows)))
 
 
-def _on_cpu(rows: HeadRows) -> HeadRows:
-    return HeadRows(*(column.detach().cpu() for column in _columns(rows)))
+def _on_cpu(vectors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of vectors of one precision, in one transfer."""
+    together = torch.cat([vector.detach() for vector in vectors]).cpu()
+    return list(together.split([len(vector) for vector in vectors]))
 
 
 def _columns(rows: HeadRows) -> list[torch.Tensor]:

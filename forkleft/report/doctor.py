@@ -14,13 +14,17 @@ from forkleft.students import Student
 
 # A check with a bound above this, in nats or relative, could hardly fail.
 _WIDE = 1.0
+_OTHER_ATTENTION = (
+    "If only the checks of one way to attend fail, use the other: --dense-attention (in a recipe dense_attention: "
+    "true) switches FlexAttention off."
+)
 
 
 def table(findings: Sequence[Finding], student: Student) -> Table:
     """The findings as a table for a terminal."""
     model, device = student.model, student.device
     place = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
-    readouts = "FlexAttention" if device.type == "cuda" else "SDPA"
+    readouts = "FlexAttention" if device.type == "cuda" and not student.dense_attention else "SDPA"
     shown = Table(
         title=f"{type(model).__name__}, {str(model.dtype).removeprefix('torch.')} on {place}",
         caption="Largest difference between our way and the plain way, in nats (of gradients: relative to the largest "
@@ -36,6 +40,9 @@ def table(findings: Sequence[Finding], student: Student) -> Table:
         if number:
             # An empty row; without it, the meaning of a check looks like another check.
             shown.add_row()
+        if finding.skipped is not None:
+            shown.add_row(f"{escape(finding.name)}\n[dim]{escape(finding.skipped)}[/]", "", "", "[dim]skipped[/]")
+            continue
         mark = "[green]holds[/]" if finding.holds else "[bold red]broken[/]"
         unit = "relative" if "gradient" in finding.name else "nats"
         numbers = (f"{finding.difference:.1e} {unit}", f"{finding.bound:.0e} {unit}")
@@ -70,10 +77,13 @@ def doctor(student: Student) -> bool:
             highlight=False,
             markup=False,
         )
-    if all(finding.holds for finding in findings):
+    broken = [finding for finding in findings if finding.skipped is None and not finding.holds]
+    if not broken:
         console.print("Everything holds here.", highlight=False)
         return True
     low = student.model.dtype not in (torch.float32, torch.float64)
     advice = "Try a higher precision (--dtype float32), then report the table." if low else "Please report the table."
     console.print(f"[bold red]Something is broken here.[/] {advice}", highlight=False)
+    if student.device.type == "cuda":
+        console.print(_OTHER_ATTENTION, highlight=False)
     return False

@@ -9,17 +9,20 @@ final.
 `CanvasForward` is for students with full attention. Every commit changes all of their tokens, so each forward computes
 the prompt and the whole response budget.
 
-Shapes: R rows being written, L columns (sequence positions), N tokens in the forward, U unresolved positions;
+Shapes: R rows being written, L columns (sequence positions), N tokens in the forward, U unresolved positions; E rows
+that enter a new segment, T tokens of the longest row;
 H query heads, K key heads, D head width, W hidden width.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Protocol
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from forkleft.devices import on_device
 from forkleft.students.attention import PackedLayout, Stream
 from forkleft.students.student import Student
 
@@ -41,6 +44,13 @@ class Row:
     this_pass: int = 1
     forwards: int = 0
     generators: dict[str, torch.Generator] = field(default_factory=dict)
+    # The unresolved positions of the window, each with its noise if the order needs that.
+    open: dict[int, float] = field(default_factory=dict)
+    # What is known of each token of the response so far; masks and zeros where none is written yet.
+    tokens: list[int] = field(default_factory=list)
+    commit_pass: list[int] = field(default_factory=list)
+    entropy: list[float] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
 
 
 class Forward(Protocol):
@@ -86,8 +96,8 @@ class CachedForward:
     def enter(self, place: int, row: Row) -> None:
         """See `Forward`."""
         blocks = [self._student.family.block_of(position, len(row.prompt)) for position in range(row.end)]
-        self._block_RL[place] = _NO_TOKEN
-        self._block_RL[place, : row.end] = torch.tensor(blocks, dtype=torch.int32)
+        blocks += [_NO_TOKEN] * (self._block_RL.shape[1] - row.end)
+        self._block_RL[place] = on_device(blocks, self._block_RL.device, torch.int32)
         self._final[place] = 0
 
     def leave(self, place: int, last: int) -> None:
@@ -112,9 +122,7 @@ class CachedForward:
             return hidden_NW[step.first_R[place_U] + position_U]
         # Only the hidden states show the precision (autocast may lower it).
         self._before_RW = self._before_RW.to(hidden_NW)
-        for place, (final, start, _) in enumerate(spans):
-            if final < start:
-                self._before_RW[place] = hidden_NW[step.token(place, start - 1)]
+        self._before_RW[step.entered_E] = hidden_NW[step.before_E]
         source_U = step.first_R[place_U] + position_U - 1
         outside_U = position_U == step.start_R[place_U]
         return torch.cat([hidden_NW, self._before_RW])[torch.where(outside_U, len(hidden_NW) + place_U, source_U)]
@@ -128,39 +136,47 @@ class _Step:
 
     def __init__(self, cache: CachedForward, spans: tuple[tuple[int, int, int], ...], device: torch.device) -> None:
         self.spans = spans
+        # All on the CPU first: a copy to the device does not wait for it, a question to the device would.
         lengths = [end - first for first, _, end in spans]
-        places = torch.arange(len(spans))
-        place_N = torch.repeat_interleave(places, torch.tensor(lengths))
-        position_N = torch.cat([torch.arange(first, end) for first, _, end in spans])
-        offsets = [0]
-        for length in lengths:
-            offsets.append(offsets[-1] + length)
+        length_R, offset_R = torch.tensor(lengths), torch.tensor([0, *accumulate(lengths)][:-1])
+        start_R, end_R = torch.tensor([[start, end] for _, start, end in spans]).T
+        first_R = offset_R - end_R + length_R
+        place_N = torch.repeat_interleave(torch.arange(len(spans)), length_R)
+        position_N = torch.arange(sum(lengths)) - first_R[place_N]
+        self.place_N, self.position_N = torch.stack([place_N, position_N]).to(device, non_blocking=True)
         # Adding a position to `first` gives the token's index in N.
-        first = [offset - span[0] for offset, span in zip(offsets[:-1], spans, strict=True)]
-        self._first = first
-        self.place_N, self.position_N = place_N.to(device), position_N.to(device)
-        self.first_R = torch.tensor(first, device=device)
-        self.start_R = torch.tensor([start for _, start, _ in spans], device=device)
+        self.first_R, self.start_R = torch.stack([first_R, start_R]).to(device, non_blocking=True)
+        # The rows that compute the token before their segment, and its index in N.
+        entered = [place for place, (first, start, _) in enumerate(spans) if first < start]
+        before_E = (first_R + start_R - 1)[entered]
+        self.entered_E, self.before_E = torch.stack([torch.tensor(entered, dtype=torch.long), before_E]).to(
+            device, non_blocking=True
+        )
         self._cache = cache
         self._columns = max(end for _, _, end in spans)
         self._even = len(set(lengths)) == 1
         self._longest = max(lengths)
         if not self._even:
-            row_RT = torch.tensor(offsets[:-1])[:, None] + torch.arange(self._longest)[None]
-            self._real_RT = (torch.arange(self._longest)[None] < torch.tensor(lengths)[:, None]).to(device)
-            self._row_RT = torch.where(self._real_RT.cpu(), row_RT, row_RT[:, :1]).to(device)
+            # The tokens of each row, padded with its first one, and where each token is among them.
+            column_T = torch.arange(self._longest)
+            row_RT = offset_R[:, None] + torch.where(column_T < length_R[:, None], column_T, 0)
+            real_N = place_N * self._longest + position_N - (end_R - length_R)[place_N]
+            self._row_RT, self._real_N = (table.to(device, non_blocking=True) for table in (row_RT, real_N))
         # If all rows end alike and compute only their current block, every query sees every column up to the end.
         self._masked = len({end for _, _, end in spans}) > 1 or any(first != start for first, start, _ in spans)
         self._mask: torch.Tensor | None = None  # made in the first layer, where the dtype is known
 
-    def token(self, place: int, position: int) -> int:
-        """The index in N of a row's position."""
-        return self._first[place] + position
-
     def attend(
-        self, layer: int, query_1HND: torch.Tensor, key_1KND: torch.Tensor, value_1KND: torch.Tensor, scaling: float
+        self,
+        layer: int,
+        query_1HND: torch.Tensor,
+        key_1KND: torch.Tensor,
+        value_1KND: torch.Tensor,
+        scaling: float,
+        *,
+        dense: bool,
     ) -> torch.Tensor:
-        """See `Layout`: writes the new keys and values to their columns, then attends over the columns."""
+        """See `Layout`: writes the new keys and values to their columns, then attends over these; always dense."""
         keys, values = self._cache.buffers(layer, key_1KND, value_1KND)
         keys[self.place_N, :, self.position_N] = key_1KND[0].transpose(0, 1)
         values[self.place_N, :, self.position_N] = value_1KND[0].transpose(0, 1)
@@ -178,7 +194,8 @@ class _Step:
             self._mask = self._seen(query.dtype).repeat(1, 1, groups, 1)
         out = scaled_dot_product_attention(query, keys, values, attn_mask=self._mask, scale=scaling)
         out_RTHD = out.view(rows, heads, self._longest, width).transpose(1, 2)
-        return out_RTHD.reshape(1, -1, heads, width) if self._even else out_RTHD[self._real_RT][None]
+        out_1NHD = out_RTHD.reshape(1, -1, heads, width)
+        return out_1NHD if self._even else out_1NHD[:, self._real_N]
 
     def _seen(self, dtype: torch.dtype) -> torch.Tensor:
         """`(R, 1, T, columns)`: 0 for columns of the query's own and earlier blocks, −inf elsewhere."""
@@ -212,8 +229,9 @@ class CanvasForward:
             self._ends = ends
             device = self._student.device
             self._layout = PackedLayout([Stream([0] * end, [0] * end) for end in ends], device)
-            self._place_N = torch.repeat_interleave(torch.arange(len(ends)), torch.tensor(ends)).to(device)
-            self._first_R = torch.tensor(self._layout.clean_index, device=device)
+            place_N = torch.repeat_interleave(torch.arange(len(ends)), torch.tensor(ends))
+            self._place_N = place_N.to(device, non_blocking=True)
+            self._first_R = on_device(self._layout.clean_index, device)
         positions_N = self._layout.positions_N
         hidden_NW = self._student.hidden(ids_RL[self._place_N, positions_N], positions_N, self._layout)
         return hidden_NW[self._first_R[place_U] + position_U - self._student.family.shift]

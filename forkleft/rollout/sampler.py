@@ -11,7 +11,12 @@ write behind it is never read.
 A row's tokens do not depend on the other rows of the batch. When a row finishes, another takes its place; each row has
 its own block and pass, and random choices are keyed by seed and question.
 
-Shapes: R rows being written, L columns (sequence positions), B positions of a block, U unresolved positions.
+The state of the rows is on the host; the device has their tokens and keys. A pass sends it which positions are open,
+and gets back what was written: for that the host waits once in a pass, whatever the number of rows. Only if it samples
+and has a threshold it waits twice, since it must know at how many positions to sample.
+
+Shapes: R rows being written, L columns (sequence positions), B positions of a block, U unresolved positions, C some of
+them: those of one table of logits, or those that are written in this pass; V words, W hidden width.
 """
 
 from collections import Counter
@@ -19,6 +24,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from forkleft.devices import on_device
 from forkleft.errors import ForkLeftError, check_count
 from forkleft.randomness import ids_key, keyed_generator
 from forkleft.rollout.forward import CachedForward, CanvasForward, Forward, Row
@@ -26,17 +32,21 @@ from forkleft.rollout.orders import (
     Order,
     Predictions,
     check_order,
+    check_priority,
     check_writing,
     choose,
     commits_this_pass,
-    entropy_and_confidence,
     priority,
     sample,
+    summarise,
 )
 from forkleft.rollout.trajectory import Trajectory
 from forkleft.students.student import Student
 
 Watch = Callable[[int, list[int], list[float]], None]
+
+# Logits exist for so many rows at a time: 128 MB in float32. With fewer the head would be read more often.
+_TABLE_NUMBERS = 2**25
 
 
 @torch.no_grad()
@@ -100,7 +110,7 @@ def generate(
 
 
 class _Rollout:
-    """The rows being written. Tables have one row for each place and one column for each sequence position."""
+    """The rows being written. `ids_RL` has one row for each place and one column for each sequence position."""
 
     def __init__(
         self,
@@ -129,14 +139,7 @@ class _Rollout:
             CachedForward(student, places, columns) if student.family.attention == "block" else CanvasForward(student)
         )
         self.ids_RL = torch.full((places, columns), student.vocabulary.mask_id, device=device)
-        self.unresolved_RL = torch.zeros((places, columns), dtype=torch.bool, device=device)
-        self.pass_RL = torch.zeros((places, columns), dtype=torch.int32, device=device)
-        dtype = torch.promote_types(student.model.dtype, torch.float32)
-        self.entropy_RL = torch.zeros((places, columns), dtype=dtype, device=device)
-        self.confidence_RL = torch.zeros((places, columns), dtype=dtype, device=device)
-        self.noise_RL = torch.zeros((places, columns), dtype=torch.float64)
-        self.stop_ids = torch.tensor(student.vocabulary.stop_ids, device=device)
-        self.is_stop_RL = torch.zeros((places, columns), dtype=torch.bool, device=device)
+        self.table_rows = max(1, _TABLE_NUMBERS // len(student.excluded_V))
 
     def run(self) -> list[Trajectory]:
         waiting = iter(range(len(self.prompts)))
@@ -150,7 +153,7 @@ class _Rollout:
             # From the last place to the first: a row that moves into a freed place has then been handled already.
             for place in reversed(range(len(self.rows))):
                 row = self.rows[place]
-                if self.closed[place] and (trajectory := self.close_window(place)):
+                if trajectory := self.close_window(row):
                     done[row.number] = trajectory
                     self.leave(place)
         return [done[number] for number in range(len(self.prompts))]
@@ -162,130 +165,136 @@ class _Rollout:
             row.generators["sample"] = keyed_generator(self.seed, *self.keys[number], "sample")
         if self.noisy:
             row.generators["order"] = keyed_generator(self.seed, *self.keys[number], "order")
+        row.tokens = [self.student.vocabulary.mask_id] * self.budget
+        row.commit_pass, row.entropy, row.confidence = [0] * self.budget, [0.0] * self.budget, [0.0] * self.budget
         self.rows.append(row)
         self.ids_RL[place] = self.student.vocabulary.mask_id
-        self.ids_RL[place, : len(prompt)] = torch.tensor(prompt)
+        self.ids_RL[place, : len(prompt)] = on_device(prompt, self.ids_RL.device)
         self.forward.enter(place, row)
-        self.open_window(place, len(prompt))
+        self.open_window(row, len(prompt))
 
     def leave(self, place: int) -> None:
         last = len(self.rows) - 1
         self.forward.leave(place, last)
-        for table in (
-            self.ids_RL,
-            self.unresolved_RL,
-            self.pass_RL,
-            self.entropy_RL,
-            self.confidence_RL,
-            self.noise_RL,
-            self.is_stop_RL,
-        ):
-            table[place] = table[last]
+        self.ids_RL[place] = self.ids_RL[last]
         self.rows[place] = self.rows[last]
         self.rows.pop()
 
-    def open_window(self, place: int, position: int) -> None:
+    def open_window(self, row: Row, position: int) -> None:
         """Start to fill the block, or sub-block, that holds `position`, from that position on."""
-        row, family = self.rows[place], self.student.family
+        family = self.student.family
         start, end = family.segment(position, len(row.prompt))
         row.segment_start, row.segment_end, row.this_pass = start, min(end, row.end), 1
         row.window_start, row.window_end = position, min(family.window(position, len(row.prompt))[1], row.segment_end)
-        self.unresolved_RL[place] = self.is_stop_RL[place] = False
-        self.unresolved_RL[place, position : row.window_end] = True
+        size = row.window_end - position
+        noise = [0.0] * size
         if self.noisy:
-            noise = torch.rand(row.window_end - position, generator=row.generators["order"], dtype=torch.float64)
-            self.noise_RL[place, position : row.window_end] = noise
+            noise = torch.rand(size, generator=row.generators["order"], dtype=torch.float64).tolist()
+        row.open = dict(zip(range(position, row.window_end), noise, strict=True))
 
     def step(self) -> None:
         """One forward and its commits, in all rows."""
-        count = len(self.rows)
-        index_U2 = self.unresolved_RL[:count].nonzero()
-        place_U, position_U = index_U2.unbind(1)
-        hidden_UW = self.forward.hidden(self.rows, self.ids_RL, place_U, position_U)
-        logits_UV = self.student.logits(hidden_UW)
-        entropy_U, confidence_U = entropy_and_confidence(logits_UV)
-        self.check_finite(entropy_U, place_U)
-        start_R = torch.tensor([row.segment_start for row in self.rows], device=place_U.device)
+        device = self.ids_RL.device
+        places = [place for place, row in enumerate(self.rows) for _ in row.open]
+        positions = [position for row in self.rows for position in row.open]
+        counts = [commits_this_pass(len(row.open), self.passes, row.this_pass) for row in self.rows]
+        place_U, position_U = on_device([places, positions], device)
+        count_R, start_R = on_device([counts, [row.segment_start for row in self.rows]], device)
         offset_U = position_U - start_R[place_U]
-        noise_U = self.noise_RL[place_U.cpu(), position_U.cpu()].to(entropy_U) if self.noisy else None
-        predictions = Predictions(entropy_U, confidence_U, offset_U, noise_U)
+        hidden_UW = self.forward.hidden(self.rows, self.ids_RL, place_U, position_U)
+        parts = []
+        for part_CW in hidden_UW.split(self.table_rows):
+            logits_CV = self.student.logits(part_CW)
+            parts.append(summarise(logits_CV))
+        entropy_U, confidence_U, token_U = (torch.cat(column) for column in zip(*parts, strict=True))
 
-        table = (count, self.student.family.block_size)
-        unresolved_RB = torch.zeros(table, dtype=torch.bool, device=place_U.device)
-        unresolved_RB[place_U, offset_U] = True
-        priority_RB = torch.zeros(table, dtype=entropy_U.dtype, device=place_U.device)
-        priority_RB[place_U, offset_U] = priority(self.order, predictions)
-        left = unresolved_RB.sum(dim=1).tolist()
-        count_R = torch.tensor(
-            [commits_this_pass(m, self.passes, row.this_pass) for m, row in zip(left, self.rows, strict=True)],
-            device=place_U.device,
-        )
-        chosen_U = choose(priority_RB, unresolved_RB, count_R)[place_U, offset_U]
+        noise_U = None
+        if self.noisy:
+            noise_U = on_device([noise for row in self.rows for noise in row.open.values()], device, entropy_U.dtype)
+        priority_U = priority(self.order, Predictions(entropy_U, confidence_U, offset_U, noise_U))
+        priority_RB = priority_U.new_full((len(self.rows), self.student.family.block_size), float("-inf"))
+        priority_RB[place_U, offset_U] = priority_U
+        chosen_U = choose(priority_RB, count_R)[place_U, offset_U]
         if self.threshold is not None:
             chosen_U |= confidence_U > self.threshold
-
-        pass_R = torch.tensor([row.this_pass for row in self.rows], dtype=torch.int32, device=place_U.device)
-        chosen = (place_U[chosen_U], position_U[chosen_U])
         if self.temperature > 0:
-            uniform_U = self.uniform(place_U, offset_U)
-            token_C = sample(logits_UV[chosen_U], uniform_U[chosen_U], self.temperature, self.top_p)
-        else:
-            token_C = logits_UV[chosen_U].argmax(dim=-1)
-        self.ids_RL[chosen] = token_C
-        self.is_stop_RL[chosen] = torch.isin(token_C, self.stop_ids)
-        self.pass_RL[chosen] = pass_R[chosen[0]]
-        self.entropy_RL[chosen] = entropy_U[chosen_U].to(self.entropy_RL.dtype)
-        self.confidence_RL[chosen] = confidence_U[chosen_U].to(self.entropy_RL.dtype)
-        self.unresolved_RL[chosen] = False
-        # The first position of each row that is open or a stop id decides: a stop id ends the response. If there is
-        # neither, the window is full.
-        open_RL, stop_RL = self.unresolved_RL[:count], self.is_stop_RL[:count]
-        first_R1 = (open_RL | stop_RL).to(torch.uint8).argmax(dim=1, keepdim=True)
-        self.closed = (~open_RL.gather(1, first_R1)[:, 0]).tolist()
+            # With a threshold, only the device knows how many they are.
+            count = sum(counts) if self.threshold is None else int(chosen_U.sum())
+            chosen_C = chosen_U.int().topk(count).indices
+            uniform_C = self.uniform(entropy_U)[place_U, offset_U][chosen_C]
+            if len(parts) == 1:
+                token_U[chosen_C] = sample(logits_CV[chosen_C], uniform_C, self.temperature, self.top_p)
+            else:
+                token_U[chosen_C] = self.sample(hidden_UW[chosen_C], uniform_C)
+        self.ids_RL[place_U, position_U] = torch.where(chosen_U, token_U, self.student.vocabulary.mask_id)
+        # One copy, for which the host waits. Ids are whole numbers far below what even float32 holds exactly.
+        columns = (chosen_U, token_U, entropy_U, confidence_U, priority_U)
+        self.record(places, positions, torch.stack([column.to(entropy_U.dtype) for column in columns]).cpu())
+
+    def record(self, places: list[int], positions: list[int], found_5U: torch.Tensor) -> None:
+        """Note what a pass has written. found_5U: whether a position is, token, entropy, confidence, and priority.
+
+        Raises ForkLeftError for numbers that are not finite.
+        """
+        chosen_U, _, entropy_U, _, priority_U = found_5U
+        if not (finite_U := entropy_U.isfinite()).all():
+            row = self.rows[places[finite_U.tolist().index(False)]]
+            raise ForkLeftError(
+                f"{_name(row.number, self.ids)}: the student's logits are not finite in pass {row.this_pass} of the "
+                f"block at position {row.segment_start}; are the weights damaged, or the precision too low?"
+            )
+        check_priority(self.order, priority_U)
+        chosen = chosen_U.nonzero()[:, 0]
+        for u, (_, token, entropy, confidence, _) in zip(chosen.tolist(), found_5U.T[chosen].tolist(), strict=True):
+            row = self.rows[places[u]]
+            k = positions[u] - len(row.prompt)
+            row.tokens[k], row.commit_pass[k] = int(token), row.this_pass
+            row.entropy[k], row.confidence[k] = entropy, confidence
+            del row.open[positions[u]]
         for row in self.rows:
             row.this_pass += 1
             row.forwards += 1
 
     def show(self, watch: Watch) -> None:
-        for place, row in enumerate(self.rows):
-            written = slice(len(row.prompt), row.window_end)
-            watch(row.number, self.ids_RL[place, written].tolist(), self.entropy_RL[place, written].tolist())
+        for row in self.rows:
+            written = slice(row.window_end - len(row.prompt))
+            watch(row.number, row.tokens[written], row.entropy[written])
 
-    def uniform(self, place_U: torch.Tensor, offset_U: torch.Tensor) -> torch.Tensor:
-        """A number in [0, 1) for each unresolved position, from the row's own generator."""
+    def uniform(self, like: torch.Tensor) -> torch.Tensor:
+        """`uniform_RB`: a number in [0, 1) for each position of a block, from the row's own generator."""
         size = self.student.family.block_size
         drawn = [torch.rand(size, generator=row.generators["sample"], dtype=torch.float64) for row in self.rows]
-        return torch.stack(drawn).to(self.entropy_RL)[place_U, offset_U]
+        return torch.stack(drawn).to(like.device, like.dtype, non_blocking=True)
 
-    def close_window(self, place: int) -> Trajectory | None:
-        """When a window is full or holds the end: the trajectory if the response has ended; else start the next one."""
-        row = self.rows[place]
-        first = len(row.prompt)
-        written = self.ids_RL[place, row.window_start : row.window_end].tolist()
-        stop = next((k for k, token in enumerate(written) if token in self.student.vocabulary.stop_ids), None)
-        if stop is None and row.window_end < row.end:
-            self.open_window(place, row.window_end)
+    def sample(self, hidden_CW: torch.Tensor, uniform_C: torch.Tensor) -> torch.Tensor:
+        """`token_C`, sampled where the logits of all rows did not fit: the head is applied again, to these alone."""
+        parts = zip(hidden_CW.split(self.table_rows), uniform_C.split(self.table_rows), strict=True)
+        return torch.cat(
+            [sample(self.student.logits(hidden), uniform, self.temperature, self.top_p) for hidden, uniform in parts]
+        )
+
+    def close_window(self, row: Row) -> Trajectory | None:
+        """If its window is full or holds the end: the trajectory if the response has ended; else start the next one."""
+        first, stop_ids = len(row.prompt), self.student.vocabulary.stop_ids
+        # The first position that is open or a stop id decides: a stop id ends the response, whatever is open behind it.
+        window = range(row.window_start, row.window_end)
+        decides = next((p for p in window if p in row.open or row.tokens[p - first] in stop_ids), None)
+        if decides in row.open:
             return None
-        end = row.window_end if stop is None else row.window_start + stop + 1
-        tokens = self.ids_RL[place, first:end].tolist()
-        tokenizer = self.student.tokenizer
+        if decides is None and row.window_end < row.end:
+            self.open_window(row, row.window_end)
+            return None
+        length = (row.window_end if decides is None else decides + 1) - first
+        tokens, tokenizer = row.tokens[:length], self.student.tokenizer
         return Trajectory(
             tokens=tokens,
             text=None if tokenizer is None else str(tokenizer.decode(tokens, skip_special_tokens=True)),
-            commit_pass=self.pass_RL[place, first:end].tolist(),
-            entropy=self.entropy_RL[place, first:end].tolist(),
-            confidence=self.confidence_RL[place, first:end].tolist(),
-            stopped=stop is not None,
+            commit_pass=row.commit_pass[:length],
+            entropy=row.entropy[:length],
+            confidence=row.confidence[:length],
+            stopped=decides is not None,
             forwards=row.forwards,
         )
-
-    def check_finite(self, entropy_U: torch.Tensor, place_U: torch.Tensor) -> None:
-        if not (finite_U := entropy_U.isfinite()).all():
-            row = self.rows[int(place_U[~finite_U][0])]
-            raise ForkLeftError(
-                f"{_name(row.number, self.ids)}: the student's logits are not finite in pass {row.this_pass} of the "
-                f"block at position {row.segment_start}; are the weights damaged, or the precision too low?"
-            )
 
 
 def _keys(names: Sequence[str]) -> list[tuple[str, int]]:

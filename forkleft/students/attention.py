@@ -30,7 +30,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from forkleft.devices import on_device
+
 ATTENTION_NAME = "forkleft"
+# The same without FlexAttention, on every device.
+DENSE_ATTENTION_NAME = "forkleft_dense"
 # Replicas share a row up to this many tokens. Longer rows waste attention inside the row, shorter ones copy the clean
 # keys more often. For prompt 128, response 512 and blocks of 32, 96 to 192 measured alike, 64 and 256 slower.
 _ROW_TOKENS = 128
@@ -43,9 +47,16 @@ class Layout(Protocol):
     """Decides which of the N tokens of a forward see which."""
 
     def attend(
-        self, layer: int, query_1HND: torch.Tensor, key_1KND: torch.Tensor, value_1KND: torch.Tensor, scaling: float
+        self,
+        layer: int,
+        query_1HND: torch.Tensor,
+        key_1KND: torch.Tensor,
+        value_1KND: torch.Tensor,
+        scaling: float,
+        *,
+        dense: bool,
     ) -> torch.Tensor:
-        """The attention output, `(1, N, H, D)`."""
+        """The attention output, `(1, N, H, D)`. dense: without FlexAttention."""
 
 
 def forkleft_attention(
@@ -61,11 +72,13 @@ def forkleft_attention(
     """Attention by the layout; without one, Transformers' own `sdpa`, so that plain use of the model still works."""
     if forkleft_layout is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-    return forkleft_layout.attend(module.layer_idx, query, key, value, scaling), None
+    dense = module.config._attn_implementation == DENSE_ATTENTION_NAME
+    return forkleft_layout.attend(module.layer_idx, query, key, value, scaling, dense=dense), None
 
 
-AttentionInterface.register(ATTENTION_NAME, forkleft_attention)
-AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
+for _name in (ATTENTION_NAME, DENSE_ATTENTION_NAME):
+    AttentionInterface.register(_name, forkleft_attention)
+    AttentionMaskInterface.register(_name, sdpa_mask)
 
 
 @dataclass(frozen=True)
@@ -138,28 +151,46 @@ class PackedLayout:
             self.replica_index.append(starts)
             question += [q] * (len(ids) - len(question))
 
-        self.ids_N = torch.tensor(ids, device=device)
-        self.positions_N = torch.tensor(positions, device=device)
-        self._tokens = tuple(torch.tensor(column, device=device) for column in (question, replica, block))
-        self._clean_QT, self._clean_real_QT = _padded(clean_rows, device)
+        # All on the CPU first: a copy to the device does not wait for it, a question to the device would.
+        columns_5N = torch.tensor([ids, positions, question, replica, block]).to(device, non_blocking=True)
+        self.ids_N, self.positions_N, *tokens = columns_5N
+        self._tokens = tuple(tokens)
         self._one_block = all(len(set(stream.blocks)) == 1 for stream in streams)
         folded.sort(key=lambda row: row.reach)
         size = -(-len(folded) // _GROUPS) or 1
-        self._groups = [_Group(folded[start : start + size], device) for start in range(0, len(folded), size)]
+        groups = [folded[start : start + size] for start in range(0, len(folded), size)]
+        tables = [_padded(clean_rows), *(_padded([row.tokens for row in rows]) for rows in groups)]
         # The place of each token among the outputs: clean rows first, then the groups.
-        tables = [(self._clean_QT, self._clean_real_QT), *((group.index_FW, group.real_FW) for group in self._groups)]
-        index = torch.cat([table.flatten() for table, _ in tables])
-        real = torch.cat([table.flatten() for _, table in tables])
-        self._place_N = torch.empty(len(ids), dtype=torch.int64, device=device)
-        self._place_N[index[real]] = torch.arange(len(index), device=device)[real]
+        index, real = (torch.cat([table.flatten() for table in column]) for column in zip(*tables, strict=True))
+        place_N = torch.empty(len(ids), dtype=torch.int64)
+        place_N[index[real]] = torch.arange(len(index))[real]
+        self._place_N = place_N.to(device, non_blocking=True)
+        (self._clean_QT, self._clean_real_QT), *moved = [
+            (index.to(device, non_blocking=True), real.to(device, non_blocking=True)) for index, real in tables
+        ]
+        self._groups = [
+            _Group(*table, on_device([row.question for row in rows], device), max(row.reach for row in rows))
+            for rows, table in zip(groups, moved, strict=True)
+        ]
         self._masks: dict[torch.dtype, list[torch.Tensor]] = {}
         self._block_mask: BlockMask | None = None
 
     def attend(
-        self, layer: int, query_1HND: torch.Tensor, key_1KND: torch.Tensor, value_1KND: torch.Tensor, scaling: float
+        self,
+        layer: int,
+        query_1HND: torch.Tensor,
+        key_1KND: torch.Tensor,
+        value_1KND: torch.Tensor,
+        scaling: float,
+        *,
+        dense: bool = False,
     ) -> torch.Tensor:
-        """See `Layout`. FlexAttention on CUDA, where it skips what no query sees; gathered rows and SDPA elsewhere."""
-        if query_1HND.device.type == "cuda":
+        """See `Layout`. FlexAttention on CUDA, where it skips what no query sees; gathered rows and SDPA elsewhere.
+
+        Compiled FlexAttention, and its gradient, have never been run: there was no GPU. `forkleft doctor` compares the
+        two on the user's.
+        """
+        if query_1HND.device.type == "cuda" and not dense:
             return self.attend_flex(query_1HND, key_1KND, value_1KND, scaling, *_compiled())
         return self.attend_rows(query_1HND, key_1KND, value_1KND, scaling)
 
@@ -244,13 +275,14 @@ class _FoldedRow:
     reach: int
 
 
+@dataclass(frozen=True)
 class _Group:
-    """Folded rows of similar reach, attended together: F rows of at most W tokens."""
+    """Folded rows of similar reach, attended together: F rows of at most W tokens, each owned by a question."""
 
-    def __init__(self, rows: Sequence[_FoldedRow], device: torch.device | str | None) -> None:
-        self.index_FW, self.real_FW = _padded([row.tokens for row in rows], device)
-        self.owner_F = torch.tensor([row.question for row in rows], device=device)
-        self.reach = max(row.reach for row in rows)
+    index_FW: torch.Tensor
+    real_FW: torch.Tensor
+    owner_F: torch.Tensor
+    reach: int
 
 
 def _additive(
@@ -285,12 +317,11 @@ def _grouped_attention(
     return torch.stack(outs, dim=2).permute(0, 3, 1, 2, 4).reshape(rows * length, heads, width)
 
 
-def _padded(rows: Sequence[range], device: torch.device | str | None) -> tuple[torch.Tensor, torch.Tensor]:
+def _padded(rows: Sequence[range]) -> tuple[torch.Tensor, torch.Tensor]:
     """Ranges of indices as one table, and which entries are real. Short ranges are padded with their first index."""
-    width = max(map(len, rows), default=0)
-    first = torch.tensor([row.start for row in rows], dtype=torch.int64, device=device)[:, None]
-    length = torch.tensor([len(row) for row in rows], dtype=torch.int64, device=device)[:, None]
-    offset = torch.arange(width, device=device)[None]
+    bounds = torch.tensor([[row.start, len(row)] for row in rows])
+    first, length = bounds[:, :1], bounds[:, 1:]
+    offset = torch.arange(int(length.max()))[None]
     real = offset < length
     return torch.where(real, first + offset, first), real
 

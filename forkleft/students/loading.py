@@ -65,6 +65,7 @@ def load_student(
     dtype: torch.dtype = torch.float32,
     device: str | torch.device | None = None,
     trust_remote_code: bool = False,
+    dense_attention: bool = False,
     weights: bool = True,
 ) -> Student:
     """Load a student: a folder, a repository of the Hugging Face hub (`owner/name`, `owner/name@revision`), `lab:NAME`.
@@ -80,6 +81,7 @@ def load_student(
         ids follow it, and it is saved with the student.
     dtype, device: of the parameters (default: float32 on the CPU).
     trust_remote_code: let a tokenizer without `tokenizer.json`, or `vocab.json` and `merges.txt`, run its own code.
+    dense_attention: on a GPU, attend without FlexAttention (`docs/models.md`).
     weights: False neither reads nor downloads them, and gives a student on the meta device, to check prompts with.
 
     Raises ForkLeftError if the family is unknown or ambiguous, if the model is autoregressive, if the mask token is not
@@ -117,9 +119,11 @@ def load_student(
         # Transformers declares `to` as if it also took the model; so below.
         model = _empty_model(config).to(dtype)  # type: ignore[arg-type]
     origin = Origin(_lasting_name(path_or_hub_id), base.resolve(), config)
-    return Student.from_model(
+    student = Student.from_model(
         model, _facts(said, config, block_size), mask_id, stop_ids, tokenizer=tokenizer, origin=origin
     )
+    student.use_dense_attention(dense_attention)
+    return student
 
 
 def load_model(

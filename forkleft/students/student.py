@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from forkleft.errors import ForkLeftError
-from forkleft.students.attention import ATTENTION_NAME, Layout
+from forkleft.students.attention import ATTENTION_NAME, DENSE_ATTENTION_NAME, Layout
 from forkleft.students.family import Family
 from forkleft.vocabulary import Vocabulary
 
@@ -58,7 +58,8 @@ class Student:
         self._excluded_ids = vocabulary.excluded(head.weight.shape[0]).nonzero().flatten()
         # Up to the last id of 𝒱. All rows of a head after it are excluded, and heads differ in how many those are.
         self.excluded_V = vocabulary.excluded(max(vocabulary.valid) + 1)
-        model.set_attn_implementation(ATTENTION_NAME)
+        if model.config._attn_implementation != DENSE_ATTENTION_NAME:
+            model.set_attn_implementation(ATTENTION_NAME)
 
     @classmethod
     def from_model(
@@ -92,6 +93,15 @@ class Student:
         return self.model.device
 
     @property
+    def dense_attention(self) -> bool:
+        """Whether FlexAttention is switched off."""
+        return self.model.config._attn_implementation == DENSE_ATTENTION_NAME
+
+    def use_dense_attention(self, dense: bool = True) -> None:
+        """Switch FlexAttention off on a GPU, or on again. Elsewhere it is never used, and this changes nothing."""
+        self.model.set_attn_implementation(DENSE_ATTENTION_NAME if dense else ATTENTION_NAME)
+
+    @property
     def text_tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer, where text is read or written. Raises ForkLeftError if the student has none."""
         if self.tokenizer is None:
@@ -117,7 +127,7 @@ class Student:
 
     def hidden(self, ids_N: torch.Tensor, positions_N: torch.Tensor, layout: Layout) -> torch.Tensor:
         """The last hidden states `(N, width)` of one native forward over the N tokens of a layout."""
-        if self.model.config._attn_implementation != ATTENTION_NAME:
+        if self.model.config._attn_implementation not in (ATTENTION_NAME, DENSE_ATTENTION_NAME):
             raise ForkLeftError(
                 f"the model's attention was changed to {self.model.config._attn_implementation!r}, which does not "
                 f"follow ForkLeft's masks; leave it at {ATTENTION_NAME!r}"
@@ -137,7 +147,7 @@ class Student:
         logits_SV = self.model.get_output_embeddings()(hidden_SD)
         logits_SV = logits_SV.to(torch.promote_types(logits_SV.dtype, torch.float32))
         # Few columns are excluded: filling them is cheaper than masking the whole vocabulary.
-        self._excluded_ids = self._excluded_ids.to(logits_SV.device)
+        self._excluded_ids = self._excluded_ids.to(logits_SV.device, non_blocking=True)
         return logits_SV.index_fill_(-1, self._excluded_ids, float("-inf"))
 
     def check_prompt(self, prompt: Sequence[int], new_tokens: int, what: str) -> None:

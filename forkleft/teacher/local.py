@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from forkleft.devices import on_device
 from forkleft.digests import fingerprint
 from forkleft.errors import ForkLeftError
 from forkleft.prompts import Message, Reading, prompt_ids
@@ -120,8 +121,8 @@ class Teacher:
             return torch.zeros(len(ids_BT), dtype=torch.bool, device=ids_BT.device)
 
         out_BT = self.model.generate(
-            ids_BT.to(device),
-            attention_mask=mask_BT.to(device),
+            ids_BT.to(device, non_blocking=True),
+            attention_mask=mask_BT.to(device, non_blocking=True),
             generation_config=greedy,
             stopping_criteria=[look] if at_once else None,
         )
@@ -147,9 +148,11 @@ class Teacher:
             width = max(map(len, rows))
             # Padding is on the right, which causal attention never sees.
             ids_BT = torch.tensor([row + [self.stop_ids[0]] * (width - len(row)) for row in rows])
-            hidden_BTE = self.model.base_model(input_ids=ids_BT.to(self.model.device), use_cache=False)[0]
+            ids_BT = ids_BT.to(self.model.device, non_blocking=True)
+            hidden_BTE = self.model.base_model(input_ids=ids_BT, use_cache=False)[0]
             for k, hidden_TE in zip(chosen, hidden_BTE, strict=True):
-                found[k] = hidden_TE[[len(readings[k].prompt) - 1 + i for i in readings[k].positions]]
+                places = [len(readings[k].prompt) - 1 + i for i in readings[k].positions]
+                found[k] = hidden_TE[on_device(places, hidden_TE.device, torch.long)]
         return [found[k] for k in range(len(readings))]
 
     @property

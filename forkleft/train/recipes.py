@@ -43,6 +43,7 @@ class Recipe:
         None, "The student's chat template, where its tokenizer has none or another is wanted: a Jinja file, or Jinja."
     )
     trust_remote_code: bool = _option(False, "Run code that comes with a checkpoint, where nothing else reads it.")
+    dense_attention: bool = _option(False, "On a GPU, let the student attend without FlexAttention (docs/models.md).")
 
     teacher: str = _option(None, "The teacher: a folder, a repository of the hub, or lab:NAME.")
     teacher_gguf_file: str | None = _option(None, "The GGUF file of the teacher in its folder or repository.")

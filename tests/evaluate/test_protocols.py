@@ -3,12 +3,8 @@ import dataclasses
 import pytest
 import torch
 from naive import naive_answer, naive_generate, prefix_log_probs
-from tiny import FAMILIES, MASK, PAD, STOP, family_name, plain_copy, tiny_model, tiny_student
-from tokenizers import Tokenizer
-from tokenizers.decoders import Fuse
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Split
-from transformers import PreTrainedTokenizerFast
+from tiny import FAMILIES, STOP, family_name, plain_copy, tiny_model, tiny_student
+from tiny import slot_tokenizer as tokenizer
 
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.benchmarks import Benchmark, Item
@@ -23,22 +19,6 @@ LETTERS = Benchmark("letters", 5, "slot", "choice", PLAIN, "MIT", max_new_tokens
 CHAINS = [Item(f"q{k}", "a=1" + "+2" * k, str(k)) for k in range(5)]
 # Ragged prompts, and not as many letters everywhere.
 CHOICES = [Item(f"q{k}", "a=" + "1" * k, "ABC"[k % 3], choices=("1", "2", "3", "4")[: 3 + k % 2]) for k in range(5)]
-
-
-def tokenizer(extra: str = "") -> PreTrainedTokenizerFast:
-    """A token for every id of the tiny models, enough for an answer slot; `extra` is a token of several characters."""
-    tokens = [*'0123456789#"answer: ABCD.\n=+-*?bcdfgh', "<stop>", "<pad>", "<mask>"]
-    tokens = list(dict.fromkeys(tokens))
-    tokens = [*tokens[:-3], *"ijklmopq"[: 40 - len(tokens)], *tokens[-3:]]
-    assert (tokens.index("<stop>"), tokens.index("<pad>"), tokens.index("<mask>")) == (STOP, PAD, MASK)
-    inner = Tokenizer(WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="<pad>"))
-    inner.pre_tokenizer = Split("", "isolated")
-    inner.decoder = Fuse()
-    if extra:
-        inner.add_tokens([extra])
-    made = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<stop>", pad_token="<pad>", mask_token="<mask>")
-    made.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
-    return made
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,10 @@ from forkleft.rollout.forward import CachedForward
 from forkleft.students import KNOWN_FAMILIES, Family, Student
 from forkleft.students.attention import PackedLayout
 
-READOUTS, GRADIENTS, ROLLOUTS, NEIGHBOURS, LOSSES = (check.name for check in checks.CHECKS)
+# Those that run everywhere, and those of FlexAttention.
+READOUTS, GRADIENTS, ROLLOUTS, NEIGHBOURS, LOSSES = (check.name for check in checks.CHECKS if not check.cuda_only)
+FLEX = [check.name for check in checks.CHECKS if check.cuda_only]
+RUN = {check.name: check.run for check in checks.CHECKS}
 # With blocks as large as real ones.
 LARGE = [KNOWN_FAMILIES["efficient-dlm"].family, KNOWN_FAMILIES["fast-dllm-v2"].family]
 
@@ -18,7 +21,12 @@ def stand_in(family, dtype=torch.float32):
 
 
 def broken(student):
-    return [finding.name for finding in checks.examine(student) if not finding.holds]
+    return [finding.name for finding in examined(student) if not finding.holds]
+
+
+def examined(student):
+    """The findings that have numbers."""
+    return [finding for finding in checks.examine(student) if finding.skipped is None]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +39,7 @@ def broken(student):
     ids=lambda value: family_name(value) if isinstance(value, Family) else str(value),
 )
 def test_everything_holds_for_every_family(family, dtype):
-    findings = checks.examine(tiny_student(family, dtype=dtype))
+    findings = examined(tiny_student(family, dtype=dtype))
     assert len(findings) == 5
     assert all(finding.holds for finding in findings), findings
     # What is called rounding is small.
@@ -41,7 +49,7 @@ def test_everything_holds_for_every_family(family, dtype):
 
 @pytest.mark.parametrize("family", LARGE, ids=lambda family: family.name)
 def test_everything_holds_for_large_blocks(family):
-    findings = checks.examine(stand_in(family, torch.bfloat16))
+    findings = examined(stand_in(family, torch.bfloat16))
     assert all(finding.holds for finding in findings), findings
 
 
@@ -57,7 +65,7 @@ def test_a_cache_that_forgets_is_found(monkeypatch, family, dtype):
         return hidden(self, *arguments)
 
     monkeypatch.setattr(CachedForward, "hidden", forgetful)
-    difference, bound = checks.CHECKS[2].run(stand_in(family, dtype))
+    difference, bound = RUN[ROLLOUTS](stand_in(family, dtype))
     assert difference > bound
 
 
@@ -81,7 +89,7 @@ def test_rows_that_leak_into_each_other_are_found(monkeypatch):
         return found if len(rows) == 1 else found + 0.1 * found[:1]
 
     monkeypatch.setattr(CachedForward, "hidden", leaking)
-    difference, bound = checks.CHECKS[3].run(stand_in(Family("block", 8)))
+    difference, bound = RUN[NEIGHBOURS](stand_in(Family("block", 8)))
     assert difference > bound
 
 
@@ -116,3 +124,35 @@ def test_what_learns_still_learns_afterwards():
     student.model.lm_head.weight.requires_grad_(False)
     checks.examine(student)
     assert [name for name, p in student.model.named_parameters() if not p.requires_grad] == ["lm_head.weight"]
+
+
+def test_the_checks_of_flex_attention_say_why_they_are_skipped():
+    skipped = [finding for finding in checks.examine(stand_in(Family("block", 8))) if finding.skipped]
+    assert [finding.name for finding in skipped] == FLEX and len(FLEX) == 2
+    assert all(not finding.holds and "CUDA only" in finding.skipped for finding in skipped)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_the_checks_of_flex_attention_look_at_the_other_way(monkeypatch, dense):
+    """On a CPU both ways are dense; here it is seen which one a check asks for, and that it is left as it was."""
+    student, asked = stand_in(Family("block", 8)), []
+    student.use_dense_attention(dense)
+    attend = PackedLayout.attend
+
+    def noted(self, *tensors, dense):
+        asked.append(dense)
+        return attend(self, *tensors, dense=dense)
+
+    monkeypatch.setattr(PackedLayout, "attend", noted)
+    for name in FLEX:
+        difference, bound = RUN[name](student)
+        assert difference <= bound
+    assert set(asked) == {not dense}
+    assert student.dense_attention is dense
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA: FlexAttention is compiled there only")
+def test_flex_attention_on_a_gpu():
+    """Never run by us: there was no GPU."""
+    findings = checks.examine(checks.stand_in(torch.float32, "cuda"))
+    assert all(finding.holds for finding in findings), findings

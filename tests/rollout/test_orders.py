@@ -10,9 +10,9 @@ from forkleft.rollout.orders import (
     Predictions,
     choose,
     commits_this_pass,
-    entropy_and_confidence,
     priority,
     sample,
+    summarise,
 )
 
 
@@ -49,7 +49,7 @@ def test_the_random_order_needs_noise():
 def test_choose_takes_the_highest_and_the_lowest_position_at_a_tie():
     priority = torch.tensor([[1.0, 3.0, 3.0, 3.0, 9.0], [0.0, 0.0, 0.0, 0.0, 0.0], [-2.0, -1.0, -3.0, -1.0, 0.0]])
     unresolved = torch.tensor([[1, 1, 1, 1, 0], [0, 1, 0, 1, 1], [1, 1, 1, 1, 0]], dtype=torch.bool)
-    chosen = choose(priority, unresolved, torch.tensor([2, 2, 3]))
+    chosen = choose(priority.masked_fill(~unresolved, -math.inf), torch.tensor([2, 2, 3]))
     assert chosen.int().tolist() == [[0, 1, 1, 0, 0], [0, 1, 0, 1, 0], [1, 1, 0, 1, 0]]
 
 
@@ -67,7 +67,7 @@ def test_orders():
 def test_maximum_probability_is_not_minimum_entropy():
     peaked_with_tail = torch.tensor([0.55] + [0.45 / 30] * 30).log()
     two_way = torch.tensor([0.5, 0.5] + [0.0] * 29).log()
-    entropy, confidence = entropy_and_confidence(torch.stack([peaked_with_tail, two_way]))
+    entropy, confidence, _ = summarise(torch.stack([peaked_with_tail, two_way]))
     assert confidence[0] > confidence[1]
     assert entropy[0] > entropy[1]
 
@@ -78,22 +78,34 @@ def plain_summary(logits):
     return torch.where(p > 0, -p * p.log(), 0.0).sum(-1), p.max(-1).values
 
 
+# Short rows, and rows that are cut into runs of words: all of them whole, or with a shorter one at the end.
+@pytest.mark.parametrize("words", [30, 2048, 1500])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_entropy_and_confidence(dtype):
+def test_summary(dtype, words):
     generator = torch.Generator().manual_seed(0)
-    logits = 5 * torch.randn(50, 30, generator=generator, dtype=dtype)
+    logits = 5 * torch.randn(50, words, generator=generator, dtype=dtype)
     logits[:, 7:9] = -math.inf
     logits[3, 1:] = -math.inf  # one token alone: entropy 0
+    logits[4, -1] = logits[5, 0] = 100.0  # the last word and the first are the likeliest
     kept = logits.clone()
-    found = entropy_and_confidence(logits)
+    *found, tokens = summarise(logits)
     assert found[0].min() >= 0
     for ours, plain, exact in zip(found, plain_summary(kept), plain_summary(kept.double()), strict=True):
         if dtype is torch.float64:
             assert_exact(ours, exact)
         else:
             assert_no_worse(ours, plain, exact)
-    # What is left of the logits stands for the same distribution.
-    assert_no_worse(logits.softmax(-1), kept.softmax(-1), kept.double().softmax(-1))
+    assert tokens.tolist() == kept.argmax(-1).tolist()
+    assert (tokens[3], tokens[4], tokens[5]) == (0, words - 1, 0)
+
+
+@pytest.mark.parametrize("words", [30, 2048, 1500])
+def test_the_first_of_equally_likely_tokens_is_taken(words):
+    """Within a run of words, and over several."""
+    for places in ((3, 9), (2, words - 1), (words - 2, words - 1), (0, 1)):
+        logits = torch.zeros(1, words)
+        logits[0, list(places)] = 1.0
+        assert summarise(logits)[2].tolist() == [places[0]]
 
 
 def test_sample_follows_the_distribution():

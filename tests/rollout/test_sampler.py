@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from tiny import ARCHITECTURES, FAMILIES, MASK, PAD, STOP, VOCABULARY, family_na
 
 from forkleft.errors import ForkLeftError
 from forkleft.randomness import keyed_generator
-from forkleft.rollout import generate
+from forkleft.rollout import generate, sampler
 from forkleft.students import Family
 
 BLOCK = Family("block", 4)
@@ -301,12 +302,28 @@ def test_bad_input(prompts, settings, message):
         generate(tiny_student(BLOCK), prompts, **({"max_new_tokens": 9} | settings))
 
 
-def test_logits_that_are_not_finite_name_the_question():
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0}, {"threshold": 0.15}])
+def test_logits_of_a_few_rows_at_a_time_write_the_same(monkeypatch, settings):
+    student = tiny_student(BLOCK, dtype=torch.float64)
+    expected = generate(student, PROMPTS, max_new_tokens=12, passes=2, **settings)
+    monkeypatch.setattr(sampler, "_TABLE_NUMBERS", 3 * VOCABULARY)
+    assert generate(student, PROMPTS, max_new_tokens=12, passes=2, **settings) == [
+        replace(
+            one,
+            entropy=pytest.approx(one.entropy, abs=1e-12),
+            confidence=pytest.approx(one.confidence, abs=1e-12),
+        )
+        for one in expected
+    ]
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "top_p": 0.5}])
+def test_logits_that_are_not_finite_name_the_question(settings):
     student = tiny_student(BLOCK)
     with torch.no_grad():
         student.model.get_input_embeddings().weight[30] = float("nan")
     with pytest.raises(ForkLeftError, match="question q1: the student's logits are not finite in pass 1 of the block"):
-        generate(student, PROMPTS, max_new_tokens=8, ids=[f"q{k}" for k in range(5)])
+        generate(student, PROMPTS, max_new_tokens=8, ids=[f"q{k}" for k in range(5)], **settings)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
 from exact import assert_exact
 from tiny import MASK, tiny_model, tiny_student
 
-from forkleft.students import Family
-from forkleft.students.attention import PackedLayout, Replica, Stream, may_attend
+from forkleft.students import Family, Student
+from forkleft.students.attention import PackedLayout, Replica, Stream, forkleft_attention, may_attend
 
 STREAMS = [
     Stream([1, 2, 3, 4, 5, 6], [-1, -1, 0, 0, 1, 1], [Replica([3, MASK], 2, 0), Replica([MASK], 4, 1)]),
@@ -73,3 +74,18 @@ def test_plain_use_of_the_model_stays_intact():
     assert torch.equal(
         student.model.generate(ids, attention_mask=seen, do_sample=False, max_new_tokens=5), stock_written
     )
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_flex_attention_is_for_cuda_and_can_be_switched_off(monkeypatch, dense):
+    """Which way is taken; a tensor only says that it is on a GPU."""
+    student, taken = tiny_student(Family("block", 4)), []
+    student.use_dense_attention(dense)
+    assert Student(student.model, student.family, student.vocabulary).dense_attention is dense
+    monkeypatch.setattr("forkleft.students.attention._compiled", lambda: ())
+    for name in ("attend_flex", "attend_rows"):
+        monkeypatch.setattr(PackedLayout, name, lambda self, *tensors, name=name: taken.append(name))
+    layout, there = PackedLayout(STREAMS), SimpleNamespace(device=torch.device("cuda"))
+    module = SimpleNamespace(config=student.model.config, layer_idx=0)
+    forkleft_attention(module, there, None, None, None, 1.0, forkleft_layout=layout)
+    assert taken == ["attend_rows" if dense else "attend_flex"]
