@@ -51,6 +51,9 @@ from forkleft.train.traces import traces
 from forkleft.train.wrapped import answer_calls, gathered
 from forkleft.verify import Judge, Verifier
 
+# So many questions show whether the teacher can be used.
+_PROBES = 4
+
 Rows = Sequence[Mapping[str, Any]] | Sequence[Example]
 T = TypeVar("T")
 
@@ -128,6 +131,9 @@ class ForkLeftTrainer(SavingTrainer):
                 "the teacher's output head is not on a device: its device map leaves it in other memory, but every "
                 "update multiplies by it; give a map that puts lm_head on a device"
             )
+        # Known to the teacher: questions, with the solutions that there are.
+        known = [[*example.teacher_prompt, *(example.reference_ids or ())] for example in self.train_dataset[:_PROBES]]
+        in_main_process(partial(teacher.check, known))
         for printer in (PrinterCallback, ProgressCallback):
             self.remove_callback(printer)
         self.progress = ProgressLine(Console(), student.text_tokenizer, bar=not args.disable_tqdm)
