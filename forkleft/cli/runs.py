@@ -196,14 +196,22 @@ def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
     Processes under torchrun divide the questions.
     """
     state, console, budget = PartialState(), Console(), config.teacher_max_new_tokens
-    # Only the student's tokenizer, context and stop ids are needed, and no more of a teacher on a server.
-    student, teacher = _without_weights(recipe)
+    # Only the student's tokenizer, context and stop ids are needed, and no more of a teacher on a server. The server
+    # of `teacher_url` gives no answers, and need not be there.
+    in_memory = replace(recipe, teacher_url=None)
+    student, teacher = _without_weights(in_memory)
     cache, verifier = AnswerCache(config.answer_file), config.named_verifier()
     examples = prepare_examples(student, teacher, _train_rows(recipe, config), config, verifier)
     server = _server(recipe, teacher)
     if server is not None:
         in_main_process(server.check)
-    answerer = server or _local_answerer(recipe, config, student, teacher)
+    answerer: Answerer | None = server
+    if answerer is None:
+        answerer = teacher = teacher_of(in_memory, student)
+        teacher.place(config.device)
+        if recipe.teacher_url is not None:
+            # As whose answers the training will look for them.
+            answerer = Renamed(teacher, teacher_of(recipe, student, weights=False).identity)
     mine = examples[state.process_index :: state.num_processes]
     keys = [answer_key(answerer.identity, example.messages, budget) for example in mine]
     unknown = [key for key in keys if cache.get(key) is None]
@@ -232,13 +240,6 @@ def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
             highlight=False,
             soft_wrap=True,
         )
-
-
-def _local_answerer(recipe: Recipe, config: ForkLeftConfig, student: Student, teacher: Teacher) -> Answerer:
-    """The teacher in memory. Where the training will have it on a server, it looks for the answers of `teacher`."""
-    local = teacher_of(replace(recipe, teacher_url=None), student)
-    local.place(config.device)
-    return local if recipe.teacher_url is None else Renamed(local, teacher.identity)
 
 
 def student_of(recipe: Recipe, *, weights: bool = True) -> Student:

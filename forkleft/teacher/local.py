@@ -163,8 +163,8 @@ class Teacher:
         """As `hidden`, but a teacher that is elsewhere returns at once, with calls that wait for its hidden states."""
         return list(self.hidden(readings))
 
-    def check(self, sequences: Sequence[Sequence[int]]) -> None:
-        """Raise ForkLeftError if this teacher cannot teach. sequences: ids of texts that it may be tried on."""
+    def check(self, known: Sequence[Reading]) -> None:
+        """Raise ForkLeftError if this teacher cannot teach. known: what a teacher that is elsewhere is tried on."""
         self._check_head()
 
     @property

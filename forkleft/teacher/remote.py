@@ -30,8 +30,6 @@ from forkleft.teacher.local import Hidden, Teacher
 _GUIDE = "docs/teacher-server.md shows how to start such a server"
 # A server that loads a large model is away for minutes. With the pauses of `Connection`, this waits for ten.
 _ATTEMPTS = 25
-# So much of each text is read to see whether the server has the right model.
-_PROBE_TOKENS = 128
 
 
 class StateServer(Connection):
@@ -105,7 +103,7 @@ class RemoteTeacher(Teacher):
         model.get_output_embeddings().weight = torch.nn.Parameter(ending.head_VE, requires_grad=False)
         self._lock = threading.Lock()
         # What `check` reads, and how often the server was lost before it last did.
-        self._probes: list[Sequence[int]] = []
+        self._probes: list[Reading] = []
         self._losses = 0
 
     @property
@@ -144,15 +142,15 @@ class RemoteTeacher(Teacher):
             for future in self.server.begin([partial(self._read, reading, over) for reading in readings], over)
         ]
 
-    def check(self, sequences: Sequence[Sequence[int]]) -> None:
+    def check(self, known: Sequence[Reading]) -> None:
         """Raise ForkLeftError unless the server serves this teacher: its hidden states must fit norm and head.
 
-        sequences: ids of texts that the teacher knows how to go on with, such as training questions with their
-        solutions. They are read again whenever the server was away in between.
+        known: continuations that the teacher finds likely at their positions, such as its own answers. They are read
+        again whenever the server was away in between.
         """
         self._check_head()
         self.server.check()
-        self._probes = [sequence[:_PROBE_TOKENS] for sequence in sequences]
+        self._probes = list(known)
         self._probe(threading.Event())
 
     def _result(self, future: Future[torch.Tensor]) -> torch.Tensor:
@@ -160,22 +158,23 @@ class RemoteTeacher(Teacher):
         return future.result()
 
     def _read(self, reading: Reading, over: threading.Event) -> torch.Tensor:
-        # As in memory: what is behind the last position asked for is left out.
-        ids = [*reading.prompt, *reading.response[: max(reading.positions, default=0)]]
-        places = [len(reading.prompt) - 1 + i for i in reading.positions]
-
         def ask() -> torch.Tensor:
-            hidden_SE = self.server.states(ids, self.head_weight.dtype)[places]
+            hidden_SE = self._states(reading, self.head_weight.dtype)
             if fault := self._fault(hidden_SE):
                 raise ValueError(fault)
             return hidden_SE
 
         hidden_SE = self.server.tried(ask, over, name=f"question {reading.id}", hint=_GUIDE)
         with self._lock:
-            if self.server.losses != self._losses:
+            if self._probes and self.server.losses != self._losses:
                 # It was away: what is there now may be another one.
                 self._probe(over)
         return hidden_SE
+
+    def _states(self, reading: Reading, dtype: torch.dtype) -> torch.Tensor:
+        # As in memory: what is behind the last position asked for is left out.
+        ids = [*reading.prompt, *reading.response[: max(reading.positions, default=0)]]
+        return self.server.states(ids, dtype)[[len(reading.prompt) - 1 + i for i in reading.positions]]
 
     def _fault(self, hidden_SE: torch.Tensor) -> str | None:
         """What shows that rows are no hidden states of this teacher; None if nothing does."""
@@ -196,14 +195,14 @@ class RemoteTeacher(Teacher):
         losses, url = self.server.losses, self.server.url
         nll: list[torch.Tensor] = []
         read: list[torch.Tensor] = []
-        for ids in self._probes:
-            ask = partial(self.server.states, ids, torch.float32)
-            hidden_TE = self.server.tried(ask, over, name="the first look at the teacher", hint=_GUIDE)
-            if fault := self._fault(hidden_TE):
+        for reading in self._probes:
+            ask = partial(self._states, reading, torch.float32)
+            hidden_SE = self.server.tried(ask, over, name=f"a look at the teacher ({reading.id})", hint=_GUIDE)
+            if fault := self._fault(hidden_SE):
                 raise ForkLeftError(f"{url} does not serve the teacher: {fault}; {_GUIDE}")
-            logp_TV = self.head_logits(hidden_TE[:-1]).float().log_softmax(-1)
-            nll.append(-logp_TV[range(len(ids) - 1), list(ids[1:])])
-            read.append(hidden_TE)
+            logp_SV = self.head_logits(hidden_SE).float().log_softmax(-1)
+            nll.append(-logp_SV[range(len(hidden_SE)), [reading.response[i] for i in reading.positions]])
+            read.append(hidden_SE)
         served, wanted = _precision(torch.cat(read)), self.head_weight.dtype
         if served not in (torch.float32, wanted):
             raise ForkLeftError(
@@ -213,9 +212,9 @@ class RemoteTeacher(Teacher):
         found, guessed = torch.cat(nll).mean().item(), math.log(self.head_weight.shape[0])
         if not found < guessed:
             raise ForkLeftError(
-                f"{url} does not serve the teacher: with its hidden states and the teacher's head, training text costs "
-                f"{found:.1f} nats a token, more than a blind guess ({guessed:.1f}); does it serve the checkpoint that "
-                "teacher names?"
+                f"{url} does not serve the teacher: by its hidden states and the teacher's head, what the teacher "
+                f"should know costs {found:.1f} nats a token, no less than a blind guess ({guessed:.1f}); does it "
+                "serve the checkpoint that teacher names?"
             )
         self._losses = losses
 

@@ -17,12 +17,15 @@ from forkleft.prompts import Reading
 from forkleft.rollout import Trajectory, Writer, generate
 from forkleft.students.student import Student
 from forkleft.teacher import Answer, AnswerCache, Teacher, cached_answers
-from forkleft.teacher.answers import Answerer
+from forkleft.teacher.answers import Answerer, answer_key
 from forkleft.teacher.local import Hidden
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.data import Example
 from forkleft.train.prepare import reference_ids
 from forkleft.verify import Judgement, Verifier
+
+# By so much of a text a teacher is recognised.
+_KNOWN_TOKENS = 128
 
 
 class Clock:
@@ -151,6 +154,24 @@ class Collector:
         with clock.phase("teacher"):
             lessons = self._ask_teacher(examples, lessons, clock)
         return Collected(list(examples), trajectories, answers, judgements, teacher_judgements, lessons)
+
+    def known(self, examples: Sequence[Example]) -> list[Reading]:
+        """What the teacher should find likely, by which it can be recognised: a text for each example.
+
+        Its own answer if it is there already, else the reference, else the question itself.
+        """
+        readings = []
+        for example in examples:
+            key = answer_key(self.answerer.identity, example.messages, self.config.teacher_max_new_tokens)
+            answer, text = self.cache.get(key), example.reference_ids
+            if answer is not None:
+                text = reference_ids(self.student, answer.text, _KNOWN_TOKENS, stops=False)
+            prompt = example.teacher_prompt
+            if not text:
+                prompt, text = prompt[:1], prompt[1:]
+            text = text[:_KNOWN_TOKENS]
+            readings.append(Reading(f"question {example.id}", prompt, text, range(len(text))))
+        return readings
 
     def _judge_teacher(self, texts: list[str], expected: list[str], ids: list[str]) -> list[Judgement]:
         pairs = list(zip(texts, expected, strict=True))

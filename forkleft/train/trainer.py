@@ -131,9 +131,6 @@ class ForkLeftTrainer(SavingTrainer):
                 "the teacher's output head is not on a device: its device map leaves it in other memory, but every "
                 "update multiplies by it; give a map that puts lm_head on a device"
             )
-        # Known to the teacher: questions, with the solutions that there are.
-        known = [[*example.teacher_prompt, *(example.reference_ids or ())] for example in self.train_dataset[:_PROBES]]
-        in_main_process(partial(teacher.check, known))
         for printer in (PrinterCallback, ProgressCallback):
             self.remove_callback(printer)
         self.progress = ProgressLine(Console(), student.text_tokenizer, bar=not args.disable_tqdm)
@@ -142,6 +139,7 @@ class ForkLeftTrainer(SavingTrainer):
         self.loss_is_scaled_for_ga = True
         cache = AnswerCache(args.answer_file)
         self.collector = Collector(student, teacher, answerer or teacher, cache, args, self.verifier, writer)
+        in_main_process(lambda: teacher.check(self.collector.known(self.train_dataset[:_PROBES])))
         # Outcomes of the questions since the last log line, and how many of them are of the current update.
         self._outcomes: list[Outcome] = []
         self._before_update = 0
