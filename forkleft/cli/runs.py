@@ -262,10 +262,9 @@ def teacher_of(recipe: Recipe, student: Student, *, weights: bool = True) -> Tea
     check_choice("teacher_dtype", recipe.teacher_dtype, known)
     settings: dict[str, Any] = {}
     if recipe.teacher_url is not None:
-        settings["server"] = StateServer(
+        settings["server"] = state_server(
             recipe.teacher_url,
             recipe.teacher_model or recipe.teacher,
-            api_key=_key(TEACHER_API_KEY),
             attempts=recipe.teacher_attempts,
             timeout=recipe.teacher_timeout,
             concurrency=recipe.teacher_concurrency,
@@ -286,6 +285,11 @@ def teacher_of(recipe: Recipe, student: Student, *, weights: bool = True) -> Tea
         # Transformers names only the folder, and there may be several files in it.
         teacher.model.config.name_or_path = str(Path(recipe.teacher, recipe.teacher_gguf_file or ""))
     return teacher
+
+
+def state_server(url: str, model: str, **settings: Any) -> StateServer:
+    """A server that runs a teacher, with the key for it from the environment."""
+    return StateServer(url, model, api_key=_key(TEACHER_API_KEY), **settings)
 
 
 def _train_rows(recipe: Recipe, config: ForkLeftConfig) -> Sequence[Mapping[str, Any]]:
