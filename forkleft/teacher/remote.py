@@ -100,7 +100,11 @@ class RemoteTeacher(Teacher):
     ) -> None:
         super().__init__(model, tokenizer, stop_ids=stop_ids)
         self.server, self.ending = server, ending
-        model.get_output_embeddings().weight = torch.nn.Parameter(ending.head_VE, requires_grad=False)
+        head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+        is_tied = head.weight is embedding.weight
+        head.weight = torch.nn.Parameter(ending.head_VE, requires_grad=False)
+        if is_tied:
+            embedding.weight = head.weight
         self._lock = threading.Lock()
         # What `check` reads, and how often the server was lost before it last did.
         self._probes: list[Reading] = []

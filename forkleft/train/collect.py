@@ -169,7 +169,8 @@ class Collector:
             prompt = example.teacher_prompt
             if not text:
                 prompt, text = prompt[:1], prompt[1:]
-            text = text[:_KNOWN_TOKENS]
+            # No longer than a response, for which there is room in the teacher's context.
+            text = text[: min(_KNOWN_TOKENS, self.config.max_new_tokens)]
             readings.append(Reading(f"question {example.id}", prompt, text, range(len(text))))
         return readings
 

@@ -60,7 +60,7 @@ class Recipe:
         f"the environment, {TEACHER_API_KEY}.",
     )
     teacher_model: str | None = _option(None, "The name of the teacher on that server; default: as teacher says.")
-    teacher_timeout: float = _option(600.0, "Seconds after which a request to that server is given up.")
+    teacher_timeout: float = _option(300.0, "Seconds after which a request to that server is given up.")
     teacher_attempts: int = _option(
         25, "How often a request is tried, with pauses of up to 30 seconds: ten minutes for a server that restarts."
     )

@@ -291,6 +291,10 @@ def test_a_question_that_the_server_cannot_read_ends_the_run_by_name(tmp_path, c
     fake, url = served_teacher
     words = ["--config", LAB, *QUICK, "--supervision", "opd", "--output_dir", str(tmp_path), "--teacher_url", url]
     assert main(["answer", *words]) == 0
+    fake.change = lambda hidden_TE: 2 * hidden_TE
+    assert main(["train", *words]) == 2
+    assert "does not serve the teacher: expected hidden states that came out of" in capsys.readouterr().err
+    fake.change = lambda hidden_TE: hidden_TE
     fake.faults = [lambda *request: False] * 4 + [refuse(400, "out of vocabulary")] * 4
     assert main(["train", *words]) == 2
     told = " ".join(capsys.readouterr().err.split())
@@ -303,7 +307,7 @@ def test_a_server_with_less_room_than_the_questions_need(tmp_path, capsys, serve
     words = ["--config", LAB, *QUICK, "--output_dir", str(tmp_path), "--teacher_url", url]
     assert main(["train", *words, "--check"]) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert re.search(r"a response of up to 64 exceed the teacher's server's context of 70; shorten", told)
+    assert re.search(r"a response of up to 64 exceed the teacher server's context of 70; shorten", told)
 
 
 def test_a_server_that_answers_may_be_gone_once_all_answers_are_there(tmp_path, capsys, monkeypatch, served_teacher):

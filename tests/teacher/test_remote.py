@@ -80,7 +80,9 @@ def test_hidden_states_and_distributions_are_those_of_the_model_in_memory(local,
         logp, logq = (local.head_logits(hidden).log_softmax(-1) for hidden in (one, other))
         assert (logp - logq).abs().max() < 1e-4
     assert torch.equal(remote.head_weight, local.head_weight)
-    assert all(parameter.is_meta for name, parameter in remote.model.named_parameters() if name != "lm_head.weight")
+    sizes = [(name, parameter.numel()) for name, parameter in remote.model.named_parameters() if not parameter.is_meta]
+    assert sizes == [("model.embed_tokens.weight", local.head_weight.numel())]
+    assert remote.model.num_parameters() == local.model.num_parameters()
 
 
 def test_a_request_holds_no_more_than_the_positions_need(local, fake, url):

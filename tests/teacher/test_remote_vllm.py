@@ -100,7 +100,7 @@ def test_training_with_a_server_equals_training_with_the_model_in_memory(tmp_pat
         return states(server, ids, dtype)
 
     monkeypatch.setattr(StateServer, "states", interrupted)
-    run("train", "interrupted", *remote, "--teacher_concurrency", "1")
+    run("train", "interrupted", *remote, "--teacher_concurrency", "1", "--teacher_attempts", "60")
     # It was asked again, and looked at once more.
     assert len(asked) > 4 + 12 + 4
 
