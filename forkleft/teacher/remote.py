@@ -209,9 +209,10 @@ class RemoteTeacher(Teacher):
             read.append(hidden_SE)
         served, wanted = _precision(torch.cat(read)), self.head_weight.dtype
         if served not in (torch.float32, wanted):
+            fitting = " or ".join(dict.fromkeys((_name(wanted), "float32")))
             raise ForkLeftError(
-                f"{url} computes in {_name(served)}, expected {_name(wanted)} or float32; start it with --dtype "
-                f"{_name(wanted)}, or accept it with teacher_dtype: {_name(served)}"
+                f"{url} computes in {_name(served)}, expected {fitting}; start it with --dtype {_name(wanted)}, or "
+                f"accept it with teacher_dtype: {_name(served)}"
             )
         found, guessed = torch.cat(nll).mean().item(), math.log(self.head_weight.shape[0])
         if not found < guessed:
