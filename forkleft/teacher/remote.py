@@ -28,6 +28,8 @@ from forkleft.teacher.ending import Ending
 from forkleft.teacher.local import Hidden, Teacher
 
 _GUIDE = "docs/teacher-server.md shows how to start such a server"
+# By so many nats a token the same text may cost more or less the next time; rounding to bfloat16 makes about 0.01.
+_SAME_COST = 0.2
 # A server that loads a large model is away for minutes. With the pauses of `Connection`, this waits for ten.
 _ATTEMPTS = 25
 
@@ -99,20 +101,21 @@ class RemoteTeacher(Teacher):
         ending: Ending,
     ) -> None:
         super().__init__(model, tokenizer, stop_ids=stop_ids)
-        self.server, self.ending = server, ending
+        self.server, self._norm, self._fingerprint = server, ending.norm, ending.fingerprint
         head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
         is_tied = head.weight is embedding.weight
         head.weight = torch.nn.Parameter(ending.head_VE, requires_grad=False)
         if is_tied:
             embedding.weight = head.weight
         self._lock = threading.Lock()
-        # What `check` reads, and how often the server was lost before it last did.
-        self._probes: list[Reading] = []
+        # What `check` reads, what it cost in nats a token at first, and how often the server was lost by then.
+        self._known: list[Reading] = []
+        self._cost: float | None = None
         self._losses = 0
 
     @property
     def _marks(self) -> list[str]:
-        return [*super()._marks, self.ending.fingerprint]
+        return [*super()._marks, self._fingerprint]
 
     @property
     def reading_context(self) -> float:
@@ -138,27 +141,31 @@ class RemoteTeacher(Teacher):
         return [found() if callable(found) else found for found in self.ask(readings)]
 
     def ask(self, readings: Sequence[Reading]) -> list[Hidden]:
-        """Send the requests for the hidden states of each reading, and return at once with calls that wait for them."""
+        """Send the requests for the hidden states of each reading, and return at once with calls that wait for them.
+
+        What `check` has read is read again first: since then there may be another server.
+        """
         self._check_head()
         over = threading.Event()
-        return [
-            partial(self._result, future)
-            for future in self.server.begin([partial(self._read, reading, over) for reading in readings], over)
-        ]
+        asks = [partial(self._read, reading, over) for reading in readings]
+        first, *futures = self.server.begin([partial(self._look, over), *asks], over)
+        return [partial(self._result, first, future) for future in futures]
 
     def check(self, known: Sequence[Reading]) -> None:
         """Raise ForkLeftError unless the server serves this teacher: its hidden states must fit norm and head.
 
         known: continuations that the teacher finds likely at their positions, such as its own answers. They are read
-        again whenever the server was away in between.
+        again before each request for hidden states, and after the server was away.
         """
         self._check_head()
         self.server.check()
-        self._probes = list(known)
-        self._probe(threading.Event())
+        self._known, self._cost = list(known), None
+        self._look(threading.Event())
 
-    def _result(self, future: Future[torch.Tensor]) -> torch.Tensor:
-        self.server.first_done([future])
+    def _result(self, first: Future[torch.Tensor], future: Future[torch.Tensor]) -> torch.Tensor:
+        for awaited in (first, future):
+            self.server.first_done([awaited])
+            awaited.result()
         return future.result()
 
     def _read(self, reading: Reading, over: threading.Event) -> torch.Tensor:
@@ -170,9 +177,9 @@ class RemoteTeacher(Teacher):
 
         hidden_SE = self.server.tried(ask, over, name=f"question {reading.id}", hint=_GUIDE)
         with self._lock:
-            if self._probes and self.server.losses != self._losses:
+            if self.server.losses != self._losses:
                 # It was away: what is there now may be another one.
-                self._probe(over)
+                self._look(over)
         return hidden_SE
 
     def _states(self, reading: Reading, dtype: torch.dtype) -> torch.Tensor:
@@ -187,7 +194,7 @@ class RemoteTeacher(Teacher):
             return f"expected hidden states of width {width}, found {hidden_SE.shape[1]}: of another model"
         if not hidden_SE.isfinite().all():
             return "expected finite hidden states, found NaN or infinity"
-        if self.ending.norm is not None and not self.ending.norm.came_out(hidden_SE):
+        if self._norm is not None and not self._norm.came_out(hidden_SE):
             return (
                 "expected hidden states that came out of the teacher's final norm, found others: of another model, "
                 "from before the norm, or normalised (use_activation)"
@@ -195,33 +202,48 @@ class RemoteTeacher(Teacher):
         return None
 
     @torch.no_grad()
-    def _probe(self, over: threading.Event) -> None:
+    def _look(self, over: threading.Event) -> torch.Tensor:
+        """The cost of what the teacher should know, which must be low, and what it was before."""
         losses, url = self.server.losses, self.server.url
-        nll: list[torch.Tensor] = []
+        nll: list[torch.Tensor] = [torch.zeros(0)]
         read: list[torch.Tensor] = []
-        for reading in self._probes:
+        for reading in self._known:
             ask = partial(self._states, reading, torch.float32)
             hidden_SE = self.server.tried(ask, over, name=f"a look at the teacher ({reading.id})", hint=_GUIDE)
             if fault := self._fault(hidden_SE):
                 raise ForkLeftError(f"{url} does not serve the teacher: {fault}; {_GUIDE}")
             logp_SV = self.head_logits(hidden_SE).float().log_softmax(-1)
-            nll.append(-logp_SV[range(len(hidden_SE)), [reading.response[i] for i in reading.positions]])
+            nll.append(-logp_SV[range(len(hidden_SE)), [reading.response[i] for i in reading.positions]].cpu())
             read.append(hidden_SE)
-        served, wanted = _precision(torch.cat(read)), self.head_weight.dtype
+        if read:
+            self._check_precision(torch.cat(read))
+            self._check_cost(torch.cat(nll).mean().item())
+        self._losses = losses
+        return torch.cat(nll)
+
+    def _check_precision(self, values: torch.Tensor) -> None:
+        served, wanted = _precision(values), self.head_weight.dtype
         if served not in (torch.float32, wanted):
             fitting = " or ".join(dict.fromkeys((_name(wanted), "float32")))
             raise ForkLeftError(
-                f"{url} computes in {_name(served)}, expected {fitting}; start it with --dtype {_name(wanted)}, or "
-                f"accept it with teacher_dtype: {_name(served)}"
+                f"{self.server.url} computes in {_name(served)}, expected {fitting}; start it with --dtype "
+                f"{_name(wanted)}, or accept it with teacher_dtype: {_name(served)}"
             )
-        found, guessed = torch.cat(nll).mean().item(), math.log(self.head_weight.shape[0])
+
+    def _check_cost(self, found: float) -> None:
+        guessed, first = math.log(self.head_weight.shape[0]), self._cost
         if not found < guessed:
             raise ForkLeftError(
-                f"{url} does not serve the teacher: by its hidden states and the teacher's head, what the teacher "
-                f"should know costs {found:.1f} nats a token, no less than a blind guess ({guessed:.1f}); does it "
-                "serve the checkpoint that teacher names?"
+                f"{self.server.url} does not serve the teacher: by its hidden states and the teacher's head, what the "
+                f"teacher should know costs {found:.1f} nats a token, no less than a blind guess ({guessed:.1f}); does "
+                "it serve the checkpoint that teacher names?"
             )
-        self._losses = losses
+        if first is not None and abs(found - first) > _SAME_COST:
+            raise ForkLeftError(
+                f"{self.server.url} serves another model than before: the same text costs {found:.2f} nats a token, "
+                f"and cost {first:.2f} when the training began; start the server with the model that it had, and resume"
+            )
+        self._cost = found if first is None else first
 
     @cached_property
     def _head_is_plain(self) -> bool:

@@ -295,8 +295,9 @@ def test_a_question_that_the_server_cannot_read_ends_the_run_by_name(tmp_path, c
     assert main(["train", *words]) == 2
     assert "does not serve the teacher: expected hidden states that came out of" in capsys.readouterr().err
     fake.change = lambda hidden_TE: hidden_TE
-    fake.faults = [lambda *request: False] * 4 + [refuse(400, "out of vocabulary")] * 4
-    assert main(["train", *words]) == 2
+    # Four texts are read at the beginning, and once more before the responses of the first update.
+    fake.faults = [lambda *request: False] * 8 + [refuse(400, "out of vocabulary")] * 4
+    assert main(["train", *words, "--teacher_concurrency", "1"]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert re.search(rf"question \S+ \(\w+\): no hidden states from {url} .*HTTP 400: .*out of vocabulary", told)
 

@@ -167,14 +167,19 @@ def test_a_server_that_is_slow(local, fake, url):
 def test_a_server_that_restarts_is_looked_at_again(local, fake, url):
     remote = remote_at(url)
     remote.check(known(local))
-    fake.faults = [hang_up, refuse(503, "starting"), hang_up]
-    before = len(fake.asked)
-    assert_same(remote.hidden(readings_of(local)), local.hidden(readings_of(local)))
-    # Three attempts failed, then the three readings, and the three texts of the check once more.
-    assert len(fake.asked) - before == 3 + 3 + 3
     before = len(fake.asked)
     remote.hidden(readings_of(local))
-    assert len(fake.asked) - before == 3
+    # The three texts of the check, and the three readings.
+    assert len(fake.asked) - before == 3 + 3
+    fake.faults = [lambda *request: False] * 4 + [hang_up, refuse(503, "starting"), hang_up]
+    before = len(fake.asked)
+    assert_same(remote.hidden(readings_of(local)), local.hidden(readings_of(local)))
+    assert not fake.faults
+    # Three attempts failed, and the texts were read at least once more.
+    assert len(fake.asked) - before >= 3 + 3 + 3 + 3
+    before = len(fake.asked)
+    remote.hidden(readings_of(local))
+    assert len(fake.asked) - before == 3 + 3
 
 
 def test_a_server_that_restarts_with_another_model_is_refused(local, fake, url):
@@ -192,6 +197,19 @@ def test_a_server_that_restarts_with_another_model_is_refused(local, fake, url):
 
     fake.faults = [restart]
     with pytest.raises(ForkLeftError, match=r"does not serve the teacher: .* nats a token, no less than a blind guess"):
+        remote.hidden(readings_of(local))
+
+
+def test_a_server_that_was_changed_between_two_updates_is_refused(local, fake, url):
+    """No request found it away, and all that it says makes sense; but it does not say what it said."""
+    remote = remote_at(url)
+    remote.check(known(local))
+    fake.model, _ = load_causal_lm(TEACHER)
+    with torch.no_grad():
+        for layer in fake.model.base_model.layers:
+            layer.mlp.down_proj.weight.mul_(0.5)
+    message = r"serves another model than before: the same text costs \d\.\d+ nats a token, and cost \d\.\d+ when the"
+    with pytest.raises(ForkLeftError, match=message):
         remote.hidden(readings_of(local))
 
 
@@ -329,6 +347,7 @@ def test_after_an_error_nothing_more_is_asked(local, fake, url):
     fake.faults, fake.for_ever = [refuse(400, "no")], True
     remote = remote_at(url, concurrency=1)
     calls = remote.ask(readings_of(local, 6))
+    assert len(calls) == 6
     for call in calls:
         with pytest.raises(ForkLeftError, match=r"question q0: .* HTTP 400"):
             call()

@@ -93,8 +93,9 @@ def test_training_with_a_server_equals_training_with_the_model_in_memory(tmp_pat
 
     def interrupted(server, ids, dtype):
         asked.append(ids)
-        if len(asked) == 4 + 6:
-            # Behind the first look and the first update: half of the second has been read.
+        if len(asked) == 4 + 8 + 6:
+            # There are four texts for the first look, which each of the updates repeats before it reads four responses.
+            # Half of the responses of the second update have been read.
             vllm.kill()
             threading.Timer(3, vllm.start).start()
         return states(server, ids, dtype)
@@ -102,7 +103,7 @@ def test_training_with_a_server_equals_training_with_the_model_in_memory(tmp_pat
     monkeypatch.setattr(StateServer, "states", interrupted)
     run("train", "interrupted", *remote, "--teacher_concurrency", "1", "--teacher_attempts", "60")
     # It was asked again, and looked at once more.
-    assert len(asked) > 4 + 12 + 4
+    assert len(asked) > 4 + 3 * 8 + 4
 
     expected = losses_of(tmp_path / "local")
     assert len(expected) == 3
