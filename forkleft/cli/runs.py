@@ -6,6 +6,7 @@ import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,23 @@ from forkleft.report.curves import draw_curves
 from forkleft.report.page import write_report
 from forkleft.students import Student, load_student
 from forkleft.students.adapters import no_peft
-from forkleft.teacher import AnswerCache, AnswerServer, Teacher, cached_answers, load_teacher
-from forkleft.teacher.answers import Answerer, answer_key
+from forkleft.teacher import (
+    AnswerCache,
+    AnswerServer,
+    RemoteTeacher,
+    StateServer,
+    Teacher,
+    cached_answers,
+    load_teacher,
+)
+from forkleft.teacher.answers import Answerer, Renamed, answer_key
 from forkleft.train import checkpoints
 from forkleft.train.config import ForkLeftConfig
-from forkleft.train.data import read_ids, rows_named
+from forkleft.train.data import Example, read_ids, rows_named
 from forkleft.train.folders import RunFolder, in_main_process
 from forkleft.train.preflight import Prepared, check_folder, check_options, check_updates, plan_of
 from forkleft.train.prepare import prepare_examples, sharing_vocabulary
-from forkleft.train.recipes import API_KEY, Recipe, recipe_page
+from forkleft.train.recipes import API_KEY, TEACHER_API_KEY, Recipe, recipe_page
 from forkleft.train.trainer import ForkLeftTrainer
 
 _LOG = logging.getLogger(__name__)
@@ -63,7 +72,8 @@ def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> Fo
     with folder.held():
         found = prepare(recipe, config, folder)
         student = student_of(recipe)
-        teacher = teacher_of(recipe, student)
+        # What there is here of a teacher on a server was read to check it.
+        teacher = teacher_of(recipe, student) if recipe.teacher_url is None else found.teacher
         settings: dict[str, Any] = {}
         if recipe.lora_rank is not None:
             settings["peft_config"] = _adapters(recipe, recipe.lora_rank)
@@ -130,6 +140,8 @@ def prepare(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder) -> Prepar
     check_options(recipe, config)
     in_main_process(partial(check_folder, config, folder))
     student, teacher = _without_weights(recipe)
+    if isinstance(teacher, RemoteTeacher):
+        in_main_process(teacher.server.check)
     if recipe.lora_rank is not None:
         _check_adapters(_adapters(recipe, recipe.lora_rank), student)
     held_out, verifier = None, config.named_verifier()
@@ -137,19 +149,45 @@ def prepare(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder) -> Prepar
         held_out = prepare_examples(student, teacher, _eval_rows(recipe, recipe.eval_data, config), config, verifier)
     examples = prepare_examples(student, teacher, _train_rows(recipe, config), config, verifier)
     check_updates(config, len(examples))
+    in_main_process(partial(_check_answers, recipe, config, teacher, examples))
     found = Prepared(student, teacher, examples, held_out)
     in_main_process(partial(check_folder, config, folder, found))
     return found
 
 
 def _without_weights(recipe: Recipe) -> tuple[Student, Teacher]:
-    """Both models without their weights, the student restricted to the shared vocabulary. Checks the answer server."""
+    """Both models without their weights, the student restricted to the shared vocabulary.
+
+    A teacher on a server has its output head.
+    """
     student = student_of(recipe, weights=False)
     teacher = teacher_of(recipe, student, weights=False)
-    server = _server(recipe, teacher)
-    if server is not None:
-        in_main_process(server.check)
     return sharing_vocabulary(student, teacher), teacher
+
+
+def _check_answers(recipe: Recipe, config: ForkLeftConfig, teacher: Teacher, examples: Sequence[Example]) -> None:
+    """Raise ForkLeftError if answers of the teacher are missing that nobody could give during the training.
+
+    A server that generates is not asked whether it is there if all answers are: it may have been stopped.
+    """
+    answerer: Answerer | None = _server(recipe, teacher)
+    if answerer is None and recipe.teacher_url is None:
+        return
+    missing = list(examples)
+    if config.answer_file.exists():
+        cache, identity = AnswerCache(config.answer_file), (answerer or teacher).identity
+        keys = [answer_key(identity, example.messages, config.teacher_max_new_tokens) for example in examples]
+        missing = [example for example, key in zip(examples, keys, strict=True) if cache.get(key) is None]
+    if not missing:
+        return
+    if isinstance(answerer, AnswerServer):
+        answerer.check()
+    else:
+        raise ForkLeftError(
+            f"{len(missing)} of {len(examples)} questions have no answer of the teacher in {config.answer_file}, the "
+            f"first {missing[0].id}, and {recipe.teacher_url} gives hidden states only; ask the teacher first "
+            "(forkleft answer with the same recipe), or name a server that generates (answers_url)"
+        )
 
 
 def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
@@ -158,14 +196,22 @@ def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
     Processes under torchrun divide the questions.
     """
     state, console, budget = PartialState(), Console(), config.teacher_max_new_tokens
-    # Only the student's tokenizer, context and stop ids are needed, and no more of a teacher on a server.
-    student, teacher = _without_weights(recipe)
+    # Only the student's tokenizer, context and stop ids are needed, and no more of a teacher on a server. The server
+    # of `teacher_url` gives no answers, and need not be there.
+    in_memory = replace(recipe, teacher_url=None)
+    student, teacher = _without_weights(in_memory)
     cache, verifier = AnswerCache(config.answer_file), config.named_verifier()
     examples = prepare_examples(student, teacher, _train_rows(recipe, config), config, verifier)
-    answerer: Answerer | None = _server(recipe, teacher)
+    server = _server(recipe, teacher)
+    if server is not None:
+        in_main_process(server.check)
+    answerer: Answerer | None = server
     if answerer is None:
-        answerer = teacher = teacher_of(recipe, student)
+        answerer = teacher = teacher_of(in_memory, student)
         teacher.place(config.device)
+        if recipe.teacher_url is not None:
+            # As whose answers the training will look for them.
+            answerer = Renamed(teacher, teacher_of(recipe, student, weights=False).identity)
     mine = examples[state.process_index :: state.num_processes]
     keys = [answer_key(answerer.identity, example.messages, budget) for example in mine]
     unknown = [key for key in keys if cache.get(key) is None]
@@ -215,7 +261,17 @@ def teacher_of(recipe: Recipe, student: Student, *, weights: bool = True) -> Tea
     """The teacher of a recipe for its student."""
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     check_choice("teacher_dtype", recipe.teacher_dtype, known)
-    settings = {} if recipe.teacher_device_map is None else {"device_map": recipe.teacher_device_map}
+    settings: dict[str, Any] = {}
+    if recipe.teacher_url is not None:
+        settings["server"] = state_server(
+            recipe.teacher_url,
+            recipe.teacher_model or recipe.teacher,
+            attempts=recipe.teacher_attempts,
+            timeout=recipe.teacher_timeout,
+            concurrency=recipe.teacher_concurrency,
+        )
+    elif recipe.teacher_device_map is not None:
+        settings["device_map"] = recipe.teacher_device_map
     teacher = load_teacher(
         recipe.teacher,
         student=student,
@@ -230,6 +286,11 @@ def teacher_of(recipe: Recipe, student: Student, *, weights: bool = True) -> Tea
         # Transformers names only the folder, and there may be several files in it.
         teacher.model.config.name_or_path = str(Path(recipe.teacher, recipe.teacher_gguf_file or ""))
     return teacher
+
+
+def state_server(url: str, model: str, **settings: Any) -> StateServer:
+    """A server that runs a teacher, with the key for it from the environment."""
+    return StateServer(url, model, api_key=_key(TEACHER_API_KEY), **settings)
 
 
 def _train_rows(recipe: Recipe, config: ForkLeftConfig) -> Sequence[Mapping[str, Any]]:
@@ -281,12 +342,16 @@ def _server(recipe: Recipe, teacher: Teacher) -> AnswerServer | None:
         recipe.answers_url,
         recipe.answers_model or recipe.teacher,
         stop=stop,
-        # A line end from a file would not fit into a header.
-        api_key=os.environ.get(API_KEY, "").strip() or None,
+        api_key=_key(API_KEY),
         attempts=recipe.answers_attempts,
         timeout=recipe.answers_timeout,
         concurrency=recipe.answers_concurrency,
     )
+
+
+def _key(variable: str) -> str | None:
+    # A line end from a file would not fit into a header.
+    return os.environ.get(variable, "").strip() or None
 
 
 def _adapters(recipe: Recipe, rank: int) -> Any:

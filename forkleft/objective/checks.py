@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from forkleft.objective.head import TeacherRows, head_rows
 from forkleft.objective.readouts import prefix_hidden
@@ -24,7 +24,7 @@ from forkleft.rollout import generate
 from forkleft.students import Family, Student
 
 # A difference is rounding if it is at most this many times what rounding does to the plain way.
-_MULTIPLE = 4.0
+MULTIPLE = 4.0
 _PASSES = 2
 _FLEX_ON_CUDA = "FlexAttention is compiled for CUDA only; elsewhere there is only dense attention"
 # So many words of the output head are converted to float64 at a time.
@@ -113,7 +113,7 @@ def _readouts(student: Student) -> tuple[float, float]:
     with torch.no_grad():
         ours_SV = _packed_rows(student, readings)
         theirs_SV, rounded_SV = (_plain_rows(student, readings, rounded=rounded) for rounded in (False, True))
-    return _apart(ours_SV, theirs_SV), _MULTIPLE * _apart(theirs_SV, rounded_SV)
+    return _apart(ours_SV, theirs_SV), MULTIPLE * _apart(theirs_SV, rounded_SV)
 
 
 def _other_readouts(student: Student) -> tuple[float, float]:
@@ -146,7 +146,7 @@ def _gradients(student: Student) -> tuple[float, float]:
         for parameter, learns in learned.items():
             parameter.requires_grad_(learns)
     largest = theirs.abs().max()
-    return _apart(ours / largest, theirs / largest), _MULTIPLE * _apart(theirs / largest, rounded / largest)
+    return _apart(ours / largest, theirs / largest), MULTIPLE * _apart(theirs / largest, rounded / largest)
 
 
 def _rollouts(student: Student) -> tuple[float, float]:
@@ -167,7 +167,7 @@ def _rollouts(student: Student) -> tuple[float, float]:
     with torch.no_grad():
         plain_S, rounded_S = (_entropy(_plain_log_probs(student, sequences, rounded=r)) for r in (False, True))
     ours_S = torch.tensor(entropies, dtype=plain_S.dtype, device=plain_S.device)
-    return _apart(ours_S, plain_S), _MULTIPLE * _apart(plain_S, rounded_S)
+    return _apart(ours_S, plain_S), MULTIPLE * _apart(plain_S, rounded_S)
 
 
 def _neighbours(student: Student) -> tuple[float, float]:
@@ -188,7 +188,7 @@ def _neighbours(student: Student) -> tuple[float, float]:
     sequences = [_canvas(student, prompt, [mask_id] * budget, range(budget)) for prompt in prompts]
     with torch.no_grad():
         plain_S, rounded_S = (_entropy(_plain_log_probs(student, sequences, rounded=r)) for r in (False, True))
-    return _largest(differences), _MULTIPLE * _apart(plain_S, rounded_S)
+    return _largest(differences), MULTIPLE * _apart(plain_S, rounded_S)
 
 
 def _losses(student: Student) -> tuple[float, float]:
@@ -223,7 +223,7 @@ def _losses(student: Student) -> tuple[float, float]:
         [_apart(column, right) for column, right in zip(columns, expected, strict=True)] for columns in (found, full)
     )
     difference, rounding = map(_largest, errors)
-    return difference, _MULTIPLE * (rounding + last)
+    return difference, MULTIPLE * (rounding + last)
 
 
 def _head_numbers(s_SV: torch.Tensor, t_SV: torch.Tensor, targets_S: torch.Tensor) -> list[torch.Tensor]:
@@ -320,7 +320,7 @@ def _plain_log_probs(student: Student, sequences: Sequence[_Sequence], *, rounde
         ids_BT[row, :end] = torch.tensor(sequence.ids)
         blocks = torch.tensor([student.family.block_of(p, sequence.prompt_length) for p in range(end)])
         mask_BTT[row, :end, :end] = blocks[None, :] <= blocks[:, None]
-    with _stock_attention(student), _rounding(student) if rounded else nullcontext():
+    with _stock_attention(student), rounding(student.model) if rounded else nullcontext():
         hidden_BTD = student.model.base_model(
             input_ids=ids_BT.to(student.device), attention_mask=mask_BTT[:, None].to(student.device), use_cache=False
         ).last_hidden_state
@@ -351,7 +351,7 @@ def _other_attention(student: Student) -> Iterator[None]:
 
 
 @contextmanager
-def _rounding(student: Student) -> Iterator[None]:
+def rounding(model: PreTrainedModel) -> Iterator[None]:
     """Change the embeddings, the output of every layer and their gradients at random, by as much as rounding could.
 
     A number is rounded to the precision of the weights when it is written. Before that it went through the seven matrix
@@ -359,9 +359,9 @@ def _rounding(student: Student) -> Iterator[None]:
     follows the summands, not the sum, so they are relative to the mean size of the row.
     """
     generator = torch.Generator().manual_seed(0)
-    written = torch.finfo(student.model.dtype).eps
+    written = torch.finfo(model.dtype).eps
     # Norms of stock models compute in float32, even if the weights are more precise.
-    summed = math.sqrt(7 * student.model.config.hidden_size) * torch.finfo(torch.float32).eps
+    summed = math.sqrt(7 * model.config.hidden_size) * torch.finfo(torch.float32).eps
 
     def rounded(values: torch.Tensor) -> torch.Tensor:
         noise = torch.rand(values.shape, generator=generator, dtype=torch.float32).sub(0.5).to(values.device)
@@ -374,8 +374,8 @@ def _rounding(student: Student) -> Iterator[None]:
             hidden.register_hook(rounded)
         return hidden
 
-    layers: Any = student.model.base_model.layers
-    modules = [student.model.get_input_embeddings(), *layers]
+    layers: Any = model.base_model.layers
+    modules = [model.get_input_embeddings(), *layers]
     handles = [module.register_forward_hook(change) for module in modules]
     try:
         yield

@@ -20,6 +20,7 @@ from forkleft.objective.positions import check_rho, select_positions
 from forkleft.objective.readouts import Geometry, ReadAttention, View, check_reading
 from forkleft.objective.routes import Route, route_of
 from forkleft.prompts import Reading
+from forkleft.teacher.local import Hidden
 
 Supervision = Literal["routed", "opd", "sft", "sft+opd", "mix"]
 # The terms of a content loss: cross-entropy on the student's own tokens, KL to the teacher on the student's
@@ -84,7 +85,7 @@ class Lesson:
     prompt, response: P and c as ids of the student. reference: g as ids, with a stop id at its end if that fitted.
     text: the response as text, if it is known. judged: False if the verifier had no verdict on one of the two answers,
     which then counts as wrong. selected, reference_selected: S_c and S_g. teacher_hidden_SE: the teacher's hidden
-    states at `taught`, once it was asked.
+    states at `taught`, once it was asked, or a call that waits for them.
     """
 
     id: str
@@ -100,7 +101,7 @@ class Lesson:
     terms: tuple[Term, ...]
     selected: list[int]
     reference_selected: list[int]
-    teacher_hidden_SE: torch.Tensor | None = None
+    teacher_hidden_SE: Hidden | None = None
 
     @property
     def name(self) -> str:
@@ -122,6 +123,11 @@ class Lesson:
     def reference_is_cut(self, stop_ids: Sequence[int]) -> bool:
         """Whether there is a reference that does not end with a stop id, because it was too long."""
         return bool(self.reference and self.reference[-1] not in stop_ids)
+
+    def awaited_hidden(self) -> torch.Tensor | None:
+        """The teacher's hidden states, once they are here; None if it was not asked."""
+        hidden_SE = self.teacher_hidden_SE
+        return hidden_SE() if callable(hidden_SE) else hidden_SE
 
     @property
     def taught(self) -> tuple[Sequence[int], list[int]] | None:

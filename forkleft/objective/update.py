@@ -93,11 +93,15 @@ def update_loss(
     kept = [lesson for lesson in lessons if lesson.retained]
     parts = [_parts(lesson, settings) for lesson in kept]
     unique = dict.fromkeys(passage for part in parts for passage in part.values())
-    passages = sorted(unique, key=lambda passage: not passage.taught)
+    passages = sorted(unique, key=lambda passage: passage.taught is None)
     hidden_SD = _hidden(student, passages, settings)
-    rows = _head_rows(student, passages, hidden_SD, settings, teacher_weight_VE)
-    places = dict(zip(passages, _slices([len(passage.targets) for passage in passages]), strict=True))
     mask_entropy_S = _mask_entropy(student, [part["left"] for part in parts], settings)
+    # Only now: a teacher on a server reads while the student does.
+    hidden = {lesson: hidden_SE for lesson in kept if (hidden_SE := _teacher_hidden(lesson)) is not None}
+    taught = [(p.reading, hidden[p.taught]) for p in passages if p.taught in hidden]
+    teacher = _teacher_rows(taught, teacher_weight_VE)
+    rows = _head_rows(student, passages, hidden_SD, settings, teacher)
+    places = dict(zip(passages, _slices([len(passage.targets) for passage in passages]), strict=True))
     mask_places = list(_slices([len(lesson.selected) for lesson in kept]))
 
     # The sum over no rows connects a batch without rows to the model.
@@ -116,13 +120,11 @@ def update_loss(
         [*_columns(rows), mask_entropy_S, content_Q, rank_Q, loss_Q]
     )
     rows = HeadRows(*columns)
-    _check_teacher([passage.reading for passage in passages if passage.teacher_hidden_SE is not None], rows)
+    _check_teacher([reading for reading, _ in taught], rows)
     _check_finite(kept, losses_Q.tolist())
-    if watch is not None and settings.supervision != "mix":
-        asked = [(passage.reading, hidden) for passage in passages if (hidden := passage.teacher_hidden_SE) is not None]
-        if asked and teacher_weight_VE is not None:
-            readings, teacher_KE = [reading for reading, _ in asked], torch.cat([hidden for _, hidden in asked])
-            watch(fork_of(student, readings, rows.entropy_S, hidden_SD, teacher_KE, teacher_weight_VE))
+    if watch is not None and settings.supervision != "mix" and teacher is not None:
+        readings = [reading for reading, _ in taught]
+        watch(fork_of(student, readings, rows.entropy_S, hidden_SD, teacher.hidden_KE, teacher.weight_VE))
     numbers = zip(kept, parts, mask_places, contents_Q.tolist(), ranks_Q.tolist(), strict=True)
     outcomes = {lesson: _unread(lesson, student.vocabulary.stop_ids) for lesson in lessons}
     for lesson, part, mask_place, content, rank in numbers:
@@ -134,12 +136,14 @@ def update_loss(
 
 @dataclass(frozen=True, eq=False)
 class _Passage:
-    """Rows that are read together: one continuation of a lesson under one view, with or without a teacher."""
+    """Rows that are read together: one continuation of a lesson under one view.
+
+    taught: the lesson whose teacher is asked about them, if one is.
+    """
 
     reading: Reading
     view: View
-    taught: bool = False
-    teacher_hidden_SE: torch.Tensor | None = None
+    taught: Lesson | None = None
 
     @property
     def targets(self) -> list[int]:
@@ -148,7 +152,22 @@ class _Passage:
 
 def _parts(lesson: Lesson, settings: ObjectiveSettings) -> dict[str, _Passage]:
     """What is read for a lesson: `left` always, for the ranking; `taught` and `reference` where the terms need it."""
-    hidden_SE, own, reference = lesson.teacher_hidden_SE, lesson.reading, lesson.reference_reading
+    own, reference = lesson.reading, lesson.reference_reading
+    parts = {"left": _Passage(own, "prefix")}
+    if "teacher" in lesson.terms:
+        parts["taught"] = _Passage(own, settings.view, lesson)
+        if settings.view == "prefix":
+            parts["left"] = parts["taught"]
+    if reference is not None:
+        parts["reference"] = _Passage(reference, "prefix")
+        if "mixture" in lesson.terms:
+            parts["taught"] = parts["reference"] = _Passage(reference, "prefix", lesson)
+    return parts
+
+
+def _teacher_hidden(lesson: Lesson) -> torch.Tensor | None:
+    """The teacher's hidden states for a lesson, which are waited for; None if no teacher is needed."""
+    hidden_SE = lesson.awaited_hidden()
     expected = 0 if lesson.taught is None else len(lesson.taught[1])
     rows = 0 if hidden_SE is None else len(hidden_SE)
     if rows != expected:
@@ -156,16 +175,25 @@ def _parts(lesson: Lesson, settings: ObjectiveSettings) -> dict[str, _Passage]:
             f"question {lesson.name}: {expected} positions are taught, but there are hidden states of the teacher "
             f"for {rows}; ask the teacher at lesson.taught"
         )
-    parts = {"left": _Passage(own, "prefix")}
-    if "teacher" in lesson.terms:
-        parts["taught"] = _Passage(own, settings.view, True, hidden_SE)
-        if settings.view == "prefix":
-            parts["left"] = parts["taught"]
-    if reference is not None:
-        parts["reference"] = _Passage(reference, "prefix")
-        if "mixture" in lesson.terms:
-            parts["taught"] = parts["reference"] = _Passage(reference, "prefix", True, hidden_SE)
-    return parts
+    return hidden_SE
+
+
+def _teacher_rows(
+    taught: Sequence[tuple[Reading, torch.Tensor]], teacher_weight_VE: torch.Tensor | None
+) -> TeacherRows | None:
+    """The teacher's hidden states of all passages that it is asked about, and its head; None if there are none."""
+    width = None if teacher_weight_VE is None else teacher_weight_VE.shape[1]
+    for reading, hidden_SE in taught:
+        if width != hidden_SE.shape[1]:
+            raise ForkLeftError(
+                f"question {reading.id}: the teacher's hidden states have width {hidden_SE.shape[1]}, its output head "
+                f"has {width}; pass the head of the same model"
+            )
+    if not taught or teacher_weight_VE is None:
+        return None
+    return TeacherRows(
+        torch.cat([hidden_SE for _, hidden_SE in taught]).to(teacher_weight_VE.device), teacher_weight_VE
+    )
 
 
 def _losses(term: Term, found: dict[str, HeadRows], settings: ObjectiveSettings) -> torch.Tensor:
@@ -202,22 +230,9 @@ def _head_rows(
     passages: list[_Passage],
     hidden_SD: torch.Tensor,
     settings: ObjectiveSettings,
-    teacher_weight_VE: torch.Tensor | None,
+    teacher: TeacherRows | None,
 ) -> HeadRows:
     """The head once, on all rows."""
-    width = None if teacher_weight_VE is None else teacher_weight_VE.shape[1]
-    taught = [
-        (passage.reading, passage.teacher_hidden_SE) for passage in passages if passage.teacher_hidden_SE is not None
-    ]
-    for reading, hidden_SE in taught:
-        if width != hidden_SE.shape[1]:
-            raise ForkLeftError(
-                f"question {reading.id}: the teacher's hidden states have width {hidden_SE.shape[1]}, its output head "
-                f"has {width}; pass the head of the same model"
-            )
-    teacher = None
-    if taught and teacher_weight_VE is not None:
-        teacher = TeacherRows(torch.cat([hidden_SE for _, hidden_SE in taught]), teacher_weight_VE)
     vocabulary = student.vocabulary
     return head_rows(
         hidden_SD,

@@ -7,13 +7,17 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from transformers import PreTrainedModel
 from transformers import __version__ as transformers_version
 
 from forkleft.objective.checks import CHECKS, Finding, examine
+from forkleft.objective.served import compare_served
 from forkleft.students import Student
+from forkleft.teacher import RemoteTeacher, Teacher
 
 # A check with a bound above this, in nats or relative, could hardly fail.
 _WIDE = 1.0
+_VERSIONS = f"PyTorch {torch.__version__}, Transformers {transformers_version}"
 _OTHER_ATTENTION = (
     "If only the checks of one way to attend fail, use the other: --dense-attention (in a recipe dense_attention: "
     "true) switches FlexAttention off."
@@ -21,18 +25,28 @@ _OTHER_ATTENTION = (
 
 
 def table(findings: Sequence[Finding], student: Student) -> Table:
-    """The findings as a table for a terminal."""
-    model, device = student.model, student.device
-    place = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
-    readouts = "FlexAttention" if device.type == "cuda" and not student.dense_attention else "SDPA"
-    shown = Table(
-        title=f"{type(model).__name__}, {str(model.dtype).removeprefix('torch.')} on {place}",
-        caption="Largest difference between our way and the plain way, in nats (of gradients: relative to the largest "
-        f"one); up to the bound it is rounding. Readouts through {readouts}, rollouts through SDPA; PyTorch "
-        f"{torch.__version__}, Transformers {transformers_version}.",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
+    """The findings of a student as a table for a terminal."""
+    readouts = "FlexAttention" if student.device.type == "cuda" and not student.dense_attention else "SDPA"
+    caption = (
+        "Largest difference between our way and the plain way, in nats (of gradients: relative to the largest one); up "
+        f"to the bound it is rounding. Readouts through {readouts}, rollouts through SDPA; {_VERSIONS}."
     )
+    return _table(findings, _named(student.model), caption)
+
+
+def teacher_table(findings: Sequence[Finding], teacher: Teacher, url: str) -> Table:
+    """The findings of a teacher, in memory and on a server, as a table for a terminal."""
+    caption = f"Largest difference between the two, in nats; up to the bound it is rounding. {_VERSIONS}."
+    return _table(findings, f"{_named(teacher.model)}, and on {url}", caption)
+
+
+def _named(model: PreTrainedModel) -> str:
+    place = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else str(model.device)
+    return f"{type(model).__name__}, {str(model.dtype).removeprefix('torch.')} on {place}"
+
+
+def _table(findings: Sequence[Finding], title: str, caption: str) -> Table:
+    shown = Table(title=title, caption=caption, caption_justify="left", box=box.SIMPLE_HEAD)
     shown.add_column("check")
     for column in ("difference", "bound", ""):
         shown.add_column(column, justify="right", no_wrap=True)
@@ -86,4 +100,21 @@ def doctor(student: Student) -> bool:
     console.print(f"[bold red]Something is broken here.[/] {advice}", highlight=False)
     if student.device.type == "cuda":
         console.print(_OTHER_ATTENTION, highlight=False)
+    return False
+
+
+def teacher_doctor(local: Teacher, remote: RemoteTeacher) -> bool:
+    """Compare a teacher in memory with the same on a server, print the table, and return whether they are the same."""
+    console = Console()
+    with console.status("both read the teacher's own answers"):
+        findings = compare_served(local, remote)
+    console.print(teacher_table(findings, local, remote.server.url))
+    if all(finding.holds for finding in findings):
+        console.print("The server gives the same teacher.", highlight=False)
+        return True
+    console.print(
+        "[bold red]The server gives another teacher[/], or computes less precisely: is it the same checkpoint, in the "
+        "same --dtype, not quantised?",
+        highlight=False,
+    )
     return False

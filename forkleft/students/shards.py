@@ -3,6 +3,7 @@
 Nothing is unpickled or imported: JSON and safetensors are read, all other files are at most copied.
 """
 
+import hashlib
 import json
 import re
 import stat
@@ -27,9 +28,12 @@ _INDEX = "model.safetensors.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 # What a student needs of a repository: weights, configuration, tokenizer. Its code is kept for saving, and never run.
 _WEIGHTS = "*.safetensors"
-_DOWNLOADED = [_WEIGHTS, "*.json", "*.txt", "*.jinja", "*.model", "*.py", "LICENSE*", "NOTICE*"]
+_BESIDE = ["*.json", "*.txt", "*.jinja", "*.model", "*.py", "LICENSE*", "NOTICE*"]
+_DOWNLOADED = [_WEIGHTS, *_BESIDE]
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+# How many numbers of each tensor go into a fingerprint.
+_SAMPLE = 64
 # The files that this module writes, and so may remove.
 _WRITTEN = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _SHOWN = 20
@@ -62,7 +66,7 @@ def checkpoint_folder(path_or_hub_id: str | Path, *, weights: bool = True) -> Pa
         )
     name, revision = found.groups()
     try:
-        wanted = _DOWNLOADED if weights else [pattern for pattern in _DOWNLOADED if pattern != _WEIGHTS]
+        wanted = _DOWNLOADED if weights else _BESIDE
         folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=wanted))
     except (OSError, ValueError) as error:  # what the hub's client raises derives from these
         if hub_unreached(error):
@@ -74,6 +78,27 @@ def checkpoint_folder(path_or_hub_id: str | Path, *, weights: bool = True) -> Pa
     if not any(folder.glob("*.safetensors")):
         refuse_other_weights_on_hub(name, revision)
     return folder
+
+
+def partial_folder(path_or_hub_id: str | Path, tensors: Collection[str]) -> Path:
+    """The same, but of a repository of the hub only those weights are downloaded whose files hold the named tensors.
+
+    A repository without an index has all weights in one file. Raises ForkLeftError as `checkpoint_folder` does.
+    """
+    folder = checkpoint_folder(path_or_hub_id, weights=False)
+    found = _HUB_ID.fullmatch(str(path_or_hub_id))
+    if local_path(path_or_hub_id).is_dir() or found is None:
+        return folder
+    files = {_ONE_FILE}
+    if (folder / _INDEX).is_file():
+        files = {file for name, file in _weight_map(folder).items() if name in tensors}
+    name, revision = found.groups()
+    try:
+        return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=[*_BESIDE, *files]))
+    except (OSError, ValueError) as error:
+        if hub_unreached(error):
+            raise not_reached(path_or_hub_id) from error
+        raise ForkLeftError(f"the weights of {path_or_hub_id} cannot be downloaded: {first_line(error)}") from error
 
 
 def hub_unreached(error: BaseException | None) -> bool:
@@ -150,14 +175,16 @@ def find_tensors(
     *,
     copies: Mapping[str, str],
     passed_over: Callable[[str], bool],
+    only: bool = False,
 ) -> dict[str, Path]:
     """The file of every tensor of a checkpoint that belongs into `views`. Of the views, only the shapes are used.
 
-    copies: names that may also exist, if they equal another tensor (a tied head). passed_over: names to ignore.
+    copies: names that may also exist, if they equal another tensor (a tied head). passed_over: names to ignore. only:
+    files without any of these names need not be there.
     Raises ForkLeftError for missing or damaged files; and, listing them, for tensors that are missing, unexpected, of
     another shape than their view, or not in floating point.
     """
-    where = _files_of_tensors(folder)
+    where = _files_of_tensors(folder, {*views, *copies} if only else None)
     unexpected = sorted(name for name in where if name not in views and name not in copies and not passed_over(name))
     missing = sorted(set(views) - set(where))
     if unexpected or missing:
@@ -209,6 +236,23 @@ def read_tensors(where: Mapping[str, Path], views: Mapping[str, torch.Tensor]) -
         with _opened(path) as file:
             for name in names:
                 views[name].copy_(file.get_tensor(name))
+
+
+def fingerprint_of_file(path: Path) -> str:
+    """A digest of the names and shapes of a file's tensors, and of a few numbers in the middle of each."""
+    digest = hashlib.sha256()
+    with _opened(path) as file:
+        for name in sorted(file.keys()):
+            stored = file.get_slice(name)
+            shape = stored.get_shape()
+            digest.update(f"{name}{shape}{stored.get_dtype()}".encode())
+            # In the middle, because the first rows of an embedding may never have been trained.
+            counts = [1] * (len(shape) - 1) + [_SAMPLE] * (len(shape) > 0)
+            middle = tuple(
+                slice(size // 2, min(size, size // 2 + count)) for size, count in zip(shape, counts, strict=True)
+            )
+            digest.update(stored[middle].contiguous().view(torch.uint8).numpy().tobytes() if shape else b"")
+    return digest.hexdigest()
 
 
 def _by_file(where: Mapping[str, Path]) -> dict[Path, list[str]]:
@@ -269,15 +313,13 @@ def remove_stale(folder: Path, kept: Collection[str]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _files_of_tensors(folder: Path) -> dict[str, Path]:
-    """Which file holds each tensor."""
+def _files_of_tensors(folder: Path, only: Collection[str] | None = None) -> dict[str, Path]:
+    """Which file holds each tensor; only: of these names, and only their files need be there."""
     if (folder / _INDEX).is_file():
-        weight_map = read_json(folder / _INDEX).get("weight_map")
-        if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
-            raise ForkLeftError(f"{folder / _INDEX} has no weight_map of tensor names to files")
+        weight_map = _weight_map(folder)
+        if only is not None:
+            weight_map = {name: file for name, file in weight_map.items() if name in only}
         files = sorted(set(weight_map.values()))
-        if outside := [file for file in files if Path(file).name != file]:
-            raise ForkLeftError(f"{folder / _INDEX} names files outside its folder: {shown(outside)}")
         if absent := [file for file in files if not (folder / file).is_file()]:
             raise ForkLeftError(
                 f"{folder} lacks {len(absent)} of its {len(files)} weight files: {shown(absent)}; download it again"
@@ -295,6 +337,16 @@ def _files_of_tensors(folder: Path) -> dict[str, Path]:
     if weight_map is not None and (absent := sorted(set(weight_map) - set(where))):
         raise ForkLeftError(f"{folder / _INDEX} lists tensors that are in none of its files: {shown(absent)}")
     return where
+
+
+def _weight_map(folder: Path) -> dict[str, str]:
+    """The index of a checkpoint in several files: which of them holds each tensor."""
+    weight_map = read_json(folder / _INDEX).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+        raise ForkLeftError(f"{folder / _INDEX} has no weight_map of tensor names to files")
+    if outside := [file for file in sorted(set(weight_map.values())) if Path(file).name != file]:
+        raise ForkLeftError(f"{folder / _INDEX} names files outside its folder: {shown(outside)}")
+    return weight_map
 
 
 def _opened(path: Path) -> Any:

@@ -23,7 +23,7 @@ _STUDENT = ("student", "family", "block_size", "mask_token", "chat_template", "t
 _TEACHER = ("teacher", "trust_remote_code")
 _ANSWERS = (
     *_STUDENT,
-    *("teacher", "teacher_gguf_file", "teacher_dtype", "teacher_device_map", "teacher_batch_size"),
+    *("teacher", "teacher_gguf_file", "teacher_dtype", "teacher_device_map", "teacher_batch_size", "teacher_url"),
     *("answers_url", "answers_model", "answers_timeout", "answers_attempts", "answers_concurrency"),
     *("train_data", "train_subset", "train_split", "train_questions", "columns"),
     *("teacher_max_new_tokens", "max_new_tokens", "prompt_template", "reference_template", "verifier", "letters"),

@@ -42,6 +42,20 @@ class Answerer(Protocol):
         """A greedy answer to each conversation. `keep` gets the number of each and its answer as soon as it ends."""
 
 
+@dataclass(frozen=True)
+class Renamed:
+    """An answerer whose answers are kept under another identity: of the same model, as somebody else knows it."""
+
+    answerer: Answerer
+    identity: str
+
+    def answers(
+        self, conversations: Sequence[Sequence[Message]], *, max_new_tokens: int, keep: Keep | None = None
+    ) -> list[Answer]:
+        """What the answerer answers."""
+        return self.answerer.answers(conversations, max_new_tokens=max_new_tokens, keep=keep)
+
+
 class AnswerCache:
     """Answers in a file, as the docstring of the module says. Raises ForkLeftError if it cannot be read or written."""
 

@@ -1,4 +1,7 @@
-"""`load_teacher`: any causal LM of Transformers, from a folder, the hub or a GGUF file, ready to teach a student."""
+"""`load_teacher`: any causal LM of Transformers, from a folder, the hub or a GGUF file, ready to teach a student.
+
+In memory, or on a server; then only its output head is read.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -15,7 +18,9 @@ from forkleft.students.bundled import local_path
 from forkleft.students.families import is_diffusion
 from forkleft.students.loading import read_sidecar
 from forkleft.students.student import Student
+from forkleft.teacher.ending import read_ending
 from forkleft.teacher.local import Teacher
+from forkleft.teacher.remote import RemoteTeacher, StateServer
 from forkleft.vocabulary import common_vocabulary, resolve_stop_ids
 
 _LOG = logging.getLogger(__name__)
@@ -33,6 +38,7 @@ def load_teacher(
     batch_size: int = 32,
     trust_remote_code: bool = False,
     weights: bool = True,
+    server: StateServer | None = None,
     **settings: Any,
 ) -> Teacher:
     """Load a causal LM (dense, mixture of experts, GGUF) as a frozen teacher.
@@ -46,12 +52,19 @@ def load_teacher(
     batch_size: sequences in one forward.
     trust_remote_code: run the repository's own code if its class is not in Transformers.
     weights: False neither reads nor downloads them, and gives a teacher on the meta device, to check prompts with.
+    server: where its layers run. Then the weights are not read, except the output head and the final norm, out of its
+        safetensors; dtype: that of the head, and of what the server sends. The result is a `RemoteTeacher`.
     settings: for `from_pretrained`, such as `device_map` or `quantization_config`.
 
     Raises ForkLeftError if it cannot be loaded whole, if it is a diffusion model, or if student and teacher cut text
     differently.
     """
     _refuse_diffusion(path_or_hub_id)
+    if server is not None and (gguf_file is not None or str(path_or_hub_id).endswith(".gguf")):
+        raise ForkLeftError(
+            f"{path_or_hub_id} is a GGUF file: the output head of a teacher on a server is read out of safetensors; "
+            "name the checkpoint that the server was started with, in that format"
+        )
     # First, so that a missing file is reported before a large model is loaded.
     template = None if chat_template is None else read_template(chat_template)
     model, tokenizer = load_causal_lm(
@@ -59,7 +72,7 @@ def load_teacher(
         gguf_file=gguf_file,
         dtype=dtype,
         trust_remote_code=trust_remote_code,
-        weights=weights,
+        weights=weights and server is None,
         **settings,
     )
     if template is not None:
@@ -69,7 +82,11 @@ def load_teacher(
         stop_ids, summary = _agreed_stop_ids(student, model, tokenizer, stop_ids)
         if weights:
             _LOG.info(summary)
-    teacher = Teacher(model, tokenizer, stop_ids=stop_ids, batch_size=batch_size)
+    if server is None:
+        teacher = Teacher(model, tokenizer, stop_ids=stop_ids, batch_size=batch_size)
+    else:
+        ending = read_ending(path_or_hub_id, model, dtype)
+        teacher = RemoteTeacher(model, tokenizer, stop_ids=stop_ids, server=server, ending=ending)
     if device is not None:
         teacher.place(torch.device(device))
     return teacher

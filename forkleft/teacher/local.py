@@ -16,6 +16,8 @@ from forkleft.errors import ForkLeftError
 from forkleft.prompts import Message, Reading, prompt_ids
 from forkleft.teacher.answers import Answer, Keep
 
+# Hidden states, or a call that waits for them.
+Hidden = torch.Tensor | Callable[[], torch.Tensor]
 # So many batches are sorted by length together, so that each has prompts of similar length.
 _BATCHES_SORTED = 8
 
@@ -40,8 +42,13 @@ class Teacher:
     @cached_property
     def identity(self) -> str:
         """A fingerprint of model, stop ids and chat template. Other weights give another identity."""
+        return fingerprint(self.model, self._marks)
+
+    @property
+    def _marks(self) -> list[str]:
+        """What makes a teacher another one, beside its model."""
         template = self.tokenizer.chat_template
-        return fingerprint(self.model, [*map(str, self.stop_ids), template if isinstance(template, str) else ""])
+        return [*map(str, self.stop_ids), template if isinstance(template, str) else ""]
 
     @property
     def head_weight(self) -> torch.Tensor:
@@ -155,10 +162,23 @@ class Teacher:
                 found[k] = hidden_TE[on_device(places, hidden_TE.device, torch.long)]
         return [found[k] for k in range(len(readings))]
 
+    def ask(self, readings: Sequence[Reading]) -> list[Hidden]:
+        """As `hidden`, but a teacher that is elsewhere returns at once, with calls that wait for its hidden states."""
+        return list(self.hidden(readings))
+
+    def check(self, known: Sequence[Reading]) -> None:
+        """Raise ForkLeftError if this teacher cannot teach. known: what a teacher that is elsewhere is tried on."""
+        self._check_head()
+
     @property
     def context(self) -> float:
         """The longest sequence the model was made for."""
         return getattr(self.model.config, "max_position_embeddings", float("inf"))
+
+    @property
+    def reading_context(self) -> float:
+        """The longest sequence on which it can be read."""
+        return self.context
 
     def _check_head(self) -> None:
         """Refuse models that do more to their logits than multiply by the head (soft-caps, scales, biases)."""
@@ -169,11 +189,15 @@ class Teacher:
             "which ForkLeft's losses do not know; choose another teacher"
         )
 
-    @cached_property
-    def _head_is_plain(self) -> bool:
+    @property
+    def _scales_logits(self) -> bool:
         # A soft-cap hardly changes small logits, so the configuration is checked as well.
         scales = (getattr(self.model.config, name, None) for name in ("final_logit_softcapping", "logit_scale"))
-        if any(scale not in (None, 1.0) for scale in scales):
+        return any(scale not in (None, 1.0) for scale in scales)
+
+    @cached_property
+    def _head_is_plain(self) -> bool:
+        if self._scales_logits:
             return False
         ids_BT = torch.tensor([[self.stop_ids[0], self.stop_ids[0]]], device=self.model.device)
         logits_V = self.model(input_ids=ids_BT, use_cache=False).logits[0, -1].float()
@@ -183,5 +207,8 @@ class Teacher:
                 f"the logits of the teacher ({type(self.model).__name__}) are not finite; its weights are damaged, or "
                 "overflow in this dtype: try float32 or another checkpoint"
             )
-        own_V = self.head_logits(hidden_E).float().to(logits_V.device)
-        return bool((own_V - logits_V).abs().max() <= 2e-2 * logits_V.abs().max())
+        return self._same_logits(self.head_logits(hidden_E), logits_V)
+
+    def _same_logits(self, own: torch.Tensor, theirs: torch.Tensor) -> bool:
+        own = own.float().to(theirs.device)
+        return bool((own - theirs).abs().max() <= 2e-2 * theirs.abs().max())

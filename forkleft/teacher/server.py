@@ -1,56 +1,34 @@
 """Answers from an OpenAI-compatible server: vLLM, SGLang, `transformers serve`.
 
-The server gives the teacher's own answers d, which decide the routes. Its distributions on the student's prefixes need
-the model in memory (`teacher/local.py`).
+The server gives the teacher's own answers d, which decide the routes. Its distributions on the student's prefixes come
+from the model in memory (`teacher/local.py`) or from another server (`teacher/remote.py`).
 """
 
-import http.client
 import json
-import logging
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
-from queue import Empty, SimpleQueue
+from functools import partial
 from typing import Any
 
-from forkleft.errors import ForkLeftError
 from forkleft.prompts import Message
 from forkleft.teacher.answers import Answer, Keep
+from forkleft.teacher.connection import Connection, RefusedError
 
-_LOG = logging.getLogger(__name__)
 _KEPT = "skip_special_tokens"
-# A running server lists its models within so many seconds.
-_REACHED_WITHIN = 10.0
 
 
-class AnswerServer:
+class AnswerServer(Connection):
     """A model behind `url` (for instance http://localhost:8000/v1).
 
     stop: texts that end an answer and are not part of it: those of both models' stop tokens,
-    `[teacher.tokenizer.decode([i]) for i in teacher.stop_ids]`. attempts: how often a request is tried, with pauses of
-    1, 2, 4 … times `pause` seconds. timeout: seconds for one request. concurrency: requests at the same time.
-    patience: after so many seconds without any answer there is a warning, the next after 2, 4 … times as many.
+    `[teacher.tokenizer.decode([i]) for i in teacher.stop_ids]`. settings: those of `Connection`.
     """
 
-    def __init__(
-        self,
-        url: str,
-        model: str,
-        *,
-        stop: Sequence[str] = (),
-        api_key: str | None = None,
-        attempts: int = 5,
-        pause: float = 1.0,
-        timeout: float = 600.0,
-        concurrency: int = 32,
-        patience: float = 5.0,
-    ) -> None:
-        self.url, self.model, self.api_key = url.rstrip("/"), model, api_key
+    _wanted, _options = "answer", "answers"
+
+    def __init__(self, url: str, model: str, *, stop: Sequence[str] = (), **settings: Any) -> None:
+        super().__init__(url, model, **settings)
         self.stop = tuple(sorted(set(stop) - {""}))
-        self.attempts, self.pause, self.timeout, self.concurrency = attempts, pause, timeout, concurrency
-        # `_trouble`: the last error, for the warning.
-        self._patience, self._trouble = patience, ""
         # vLLM and SGLang look for `stop` in text without special tokens, unless this option keeps them.
         self._extensions: dict[str, Any] = {_KEPT: False} if self.stop else {}
 
@@ -66,78 +44,29 @@ class AnswerServer:
 
         Raises ForkLeftError if the server cannot be reached or understood.
         """
-        asked: SimpleQueue[tuple[int, Sequence[Message]]] = SimpleQueue()
-        replies: SimpleQueue[tuple[int | None, Any]] = SimpleQueue()
         over = threading.Event()
-        for question in enumerate(conversations):
-            asked.put(question)
-
-        def work() -> None:
-            try:
-                while not over.is_set():
-                    number, messages = asked.get_nowait()
-                    replies.put((number, self._answer(messages, max_new_tokens, over)))
-            except Empty:
-                pass
-            except Exception as error:
-                replies.put((None, error))
-
-        for _ in range(min(self.concurrency, len(conversations))):
-            # Not a pool: after an error or an interrupt it would wait for the requests under way.
-            threading.Thread(target=work, daemon=True).start()
-        found: dict[int, Answer] = {}
+        hint = "is the server running, and does it serve that model?"
+        asks = [partial(self._answer, messages, max_new_tokens) for messages in conversations]
+        futures = self.begin([partial(self.tried, ask, over, hint=hint) for ask in asks], over)
+        numbers = {future: number for number, future in enumerate(futures)}
         try:
-            while len(found) < len(conversations):
-                number, reply = self._next(replies)
-                if number is None:
-                    raise reply
-                found[number] = reply
-                if keep is not None:
-                    keep(number, reply)
+            while numbers:
+                # Errors last, so that no answer is lost.
+                for future in sorted(self.first_done(numbers), key=lambda future: future.exception() is not None):
+                    number, answer = numbers.pop(future), future.result()
+                    if keep is not None:
+                        keep(number, answer)
         finally:
             over.set()
-        return [found[number] for number in range(len(conversations))]
+        return [future.result() for future in futures]
 
     def check(self) -> None:
         """Raise ForkLeftError if the server cannot be reached, does not let us in, or does not serve the model."""
-        listed: set[str] = set()
-        try:
-            listed = {model["id"] for model in self._send("models", None, min(self.timeout, _REACHED_WITHIN))["data"]}
-        except urllib.error.HTTPError as error:
-            if error.code in (401, 403):
-                raise ForkLeftError(f"{self.url} does not let us in (HTTP {error.code}); is the key right?") from None
-        except (OSError, http.client.HTTPException) as error:
-            raise ForkLeftError(
-                f"cannot reach {self.url}: {type(error).__name__}: {error}; is the server running, and the address "
-                "right?"
-            ) from error
-        except (ValueError, KeyError, TypeError):  # a server without such a list, or with another kind of list
-            pass
-        if self.model not in listed:
+        if self.model not in self.listed(f"{self.url}/models"):
             # Some servers load a model on request: ask for one token to find out.
             self.answers([[{"role": "user", "content": "1+1=?"}]], max_new_tokens=1)
 
-    def _next(self, replies: SimpleQueue[tuple[int | None, Any]]) -> tuple[int | None, Any]:
-        """The next reply. While there is none, warn now and then."""
-        waited = 0.0
-        while True:
-            try:
-                return replies.get(timeout=self._patience - waited)
-            except Empty:
-                waited = self._patience
-                # Do not warn of a slow server again and again.
-                self._patience *= 2
-                _LOG.warning(
-                    "no answer from %s for %.0f s%s; a request is given up after %.0f s (answers_timeout), and tried "
-                    "%d time(s) (answers_attempts)",
-                    self.url,
-                    waited,
-                    f" ({self._trouble})" if self._trouble else "",
-                    self.timeout,
-                    self.attempts,
-                )
-
-    def _answer(self, messages: Sequence[Message], max_new_tokens: int, over: threading.Event) -> Answer:
+    def _answer(self, messages: Sequence[Message], max_new_tokens: int) -> Answer:
         body = {
             "model": self.model,
             "messages": list(messages),
@@ -148,43 +77,15 @@ class AnswerServer:
         }
         if self.stop:
             body |= {"stop": self.stop} | self._extensions
-        for attempt in range(self.attempts):
-            if attempt and over.wait(self.pause * 2 ** (attempt - 1)):
-                break
-            try:
-                answer = _parsed(self._post(body), self.stop)
-                self._trouble = ""
-                return answer
-            except urllib.error.HTTPError as error:
-                reason = f"HTTP {error.code}: {error.read(200).decode(errors='replace')}"
-                if error.code in (400, 422) and _KEPT in body and _KEPT in reason:
-                    # `transformers serve` refuses fields that OpenAI does not have; it looks for `stop` in all tokens.
-                    self._extensions = {}
-                    return self._answer(messages, max_new_tokens, over)
-                if error.code < 500 and error.code not in (408, 429):
-                    break
-            except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, IndexError) as error:
-                reason = f"{type(error).__name__}: {error}"
-            self._trouble = f"attempt {attempt + 1}: {self._without_key(reason)}"
-        raise ForkLeftError(
-            f"no answer from {self.url} (model {self.model!r}) in {attempt + 1} attempt(s): "
-            f"{self._without_key(reason)}; is the server running, and does it serve that model?"
-        )
-
-    def _without_key(self, reason: str) -> str:
-        """The reason without the key, which a server may repeat in its message."""
-        return f"{reason.replace(self.api_key, '***') if self.api_key else reason:.300}"
-
-    def _post(self, body: dict) -> dict:
-        return self._send("chat/completions", json.dumps(body).encode(), self.timeout)
-
-    def _send(self, what: str, body: bytes | None, timeout: float) -> Any:
-        headers = {"Content-Type": "application/json"}
-        if self.api_key is not None:
-            headers["Authorization"] = f"Bearer {self.api_key}"
-        request = urllib.request.Request(f"{self.url}/{what}", body, headers)
-        with urllib.request.urlopen(request, timeout=timeout) as response:
-            return json.load(response)
+        try:
+            reply, _ = self.send(f"{self.url}/chat/completions", body)
+        except RefusedError as error:
+            if error.status in (400, 422) and _KEPT in body and _KEPT in error.text:
+                # `transformers serve` refuses fields that OpenAI does not have; it looks for `stop` in all tokens.
+                self._extensions = {}
+                return self._answer(messages, max_new_tokens)
+            raise
+        return _parsed(json.loads(reply), self.stop)
 
 
 def _parsed(reply: dict, stop: Sequence[str]) -> Answer:

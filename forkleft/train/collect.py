@@ -17,11 +17,15 @@ from forkleft.prompts import Reading
 from forkleft.rollout import Trajectory, Writer, generate
 from forkleft.students.student import Student
 from forkleft.teacher import Answer, AnswerCache, Teacher, cached_answers
-from forkleft.teacher.answers import Answerer
+from forkleft.teacher.answers import Answerer, answer_key
+from forkleft.teacher.local import Hidden
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.data import Example
 from forkleft.train.prepare import reference_ids
 from forkleft.verify import Judgement, Verifier
+
+# By so much of a text a teacher is recognised.
+_KNOWN_TOKENS = 128
 
 
 class Clock:
@@ -148,8 +152,27 @@ class Collector:
             )
         ]
         with clock.phase("teacher"):
-            lessons = self._ask_teacher(examples, lessons)
+            lessons = self._ask_teacher(examples, lessons, clock)
         return Collected(list(examples), trajectories, answers, judgements, teacher_judgements, lessons)
+
+    def known(self, examples: Sequence[Example]) -> list[Reading]:
+        """What the teacher should find likely, by which it can be recognised: a text for each example.
+
+        Its own answer if it is there already, else the reference, else the question itself.
+        """
+        readings = []
+        for example in examples:
+            key = answer_key(self.answerer.identity, example.messages, self.config.teacher_max_new_tokens)
+            answer, text = self.cache.get(key), example.reference_ids
+            if answer is not None:
+                text = reference_ids(self.student, answer.text, _KNOWN_TOKENS, stops=False)
+            prompt = example.teacher_prompt
+            if not text:
+                prompt, text = prompt[:1], prompt[1:]
+            # No longer than a response, for which there is room in the teacher's context.
+            text = text[: min(_KNOWN_TOKENS, self.config.max_new_tokens)]
+            readings.append(Reading(f"question {example.id}", prompt, text, range(len(text))))
+        return readings
 
     def _judge_teacher(self, texts: list[str], expected: list[str], ids: list[str]) -> list[Judgement]:
         pairs = list(zip(texts, expected, strict=True))
@@ -169,17 +192,34 @@ class Collector:
         # An answer that the teacher's budget cut must not teach to stop there.
         return reference_ids(self.student, answer.text, self.config.max_new_tokens, stops=answer.stopped)
 
-    def _ask_teacher(self, examples: Sequence[Example], lessons: list[Lesson]) -> list[Lesson]:
-        """The lessons with the teacher's hidden states, where they are needed, under the teacher's own prompt."""
+    def _ask_teacher(self, examples: Sequence[Example], lessons: list[Lesson], clock: Clock) -> list[Lesson]:
+        """The lessons with the teacher's hidden states, where they are needed, under the teacher's own prompt.
+
+        A teacher on a server is not waited for until a loss needs them; `clock` counts the time until they are here.
+        """
         readings = {
             k: Reading(lesson.name, example.teacher_prompt, *lesson.taught)
             for k, (example, lesson) in enumerate(zip(examples, lessons, strict=True))
             if lesson.taught is not None
         }
-        hidden = dict(zip(readings, self.teacher.hidden(list(readings.values())), strict=True))
+        asked = self.teacher.ask(list(readings.values()))
+        hidden = {k: _timed(found, clock) for k, found in zip(readings, asked, strict=True)}
         return [
             replace(lesson, teacher_hidden_SE=hidden[k]) if k in hidden else lesson for k, lesson in enumerate(lessons)
         ]
+
+
+def _timed(hidden_SE: Hidden, clock: Clock) -> Hidden:
+    """Hidden states, or a call that counts the time until they are here as a phase."""
+    if not callable(hidden_SE):
+        return hidden_SE
+    awaited = hidden_SE
+
+    def wait() -> torch.Tensor:
+        with clock.phase("wait"):
+            return awaited()
+
+    return wait
 
 
 def _text(trajectory: Trajectory) -> str:

@@ -127,6 +127,8 @@ def plan_of(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder, found: Pr
     yield "student", f"{recipe.student}, {_size(found.student.model)}, {trained} trained in float32"
     yield "", f"{family.attention} attention, blocks of {family.block_size}, anchor {family.anchor}, {family.head} head"
     yield "teacher", f"{recipe.teacher}, {_size(found.teacher.model)} in {recipe.teacher_dtype}"
+    if recipe.teacher_url is not None:
+        yield "", f"on {recipe.teacher_url}, except its output head"
     if recipe.answers_url is not None:
         yield "", f"its answers from {recipe.answers_url}"
     solved = sum(example.reference is not None for example in found.examples)

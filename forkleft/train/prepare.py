@@ -76,6 +76,7 @@ def with_ids(student: Student, teacher: Teacher, examples: Sequence[Example], co
         budgets = {
             "student": (len(prompt), config.max_new_tokens, student.context),
             "teacher": (len(teacher_prompt), teacher_budget, teacher.context),
+            "teacher server": (len(teacher_prompt), config.max_new_tokens, teacher.reading_context),
         }
         too_long = [
             f"question {example.id}: a prompt of {length} tokens and a response of up to {budget} exceed the {who}'s "

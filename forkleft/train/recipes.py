@@ -23,8 +23,12 @@ from forkleft.files import YamlLoader, read_yaml
 from forkleft.prompts import read_template
 from forkleft.train.config import NO_BF16, ForkLeftConfig, can_bf16
 
-# The environment variable with the key of the answer server. An option would end up in files and shell histories.
-API_KEY = "FORKLEFT_ANSWERS_API_KEY"
+# The environment variables with the keys of the servers. An option would end up in files and shell histories.
+API_KEY, TEACHER_API_KEY = "FORKLEFT_ANSWERS_API_KEY", "FORKLEFT_TEACHER_API_KEY"
+_KEYS = {"answers_api_key": API_KEY, "teacher_api_key": TEACHER_API_KEY}
+
+# The servers of a recipe, as their options begin.
+_SERVERS = ("answers", "teacher")
 
 
 def _option(default: Any, text: str) -> Any:
@@ -50,6 +54,18 @@ class Recipe:
     teacher_dtype: str = _option("bfloat16", "Precision of the teacher's weights: float32, bfloat16 or float16.")
     teacher_device_map: str | None = _option(None, "Where the teacher goes if not on one device: auto, for instance.")
     teacher_batch_size: int = _option(32, "Sequences in one forward of the teacher.")
+    teacher_url: str | None = _option(
+        None,
+        "A vLLM server in pooling mode that runs the teacher, e.g. http://localhost:8000 (docs/teacher-server.md). Of "
+        "the teacher's weights only the output head is then read here. If the server wants a key: that is taken from "
+        f"the environment, {TEACHER_API_KEY}.",
+    )
+    teacher_model: str | None = _option(None, "The name of the teacher on that server; default: as teacher says.")
+    teacher_timeout: float = _option(300.0, "Seconds after which a request to that server is given up.")
+    teacher_attempts: int = _option(
+        25, "How often a request is tried, with pauses of up to 30 seconds: ten minutes for a server that restarts."
+    )
+    teacher_concurrency: int = _option(32, "Requests under way at a time, for each process.")
     answers_url: str | None = _option(
         None,
         "An OpenAI-compatible server that gives the teacher's answers, e.g. http://localhost:8000/v1. If it wants a "
@@ -89,10 +105,17 @@ class Recipe:
 
     def __post_init__(self) -> None:
         """Check the limits of requests to a server."""
-        for name in ("answers_attempts", "answers_concurrency"):
+        for name in (f"{server}_{limit}" for server in _SERVERS for limit in ("attempts", "concurrency")):
             check_count(name, getattr(self, name))
-        if not self.answers_timeout > 0:
-            raise ForkLeftError(f"answers_timeout must be more than 0 seconds, found {self.answers_timeout}")
+        for name in (f"{server}_timeout" for server in _SERVERS):
+            if not getattr(self, name) > 0:
+                raise ForkLeftError(f"{name} must be more than 0 seconds, found {getattr(self, name)}")
+        for name in (f"{server}_url" for server in _SERVERS):
+            url = getattr(self, name) or "http://"
+            if "@" in url:
+                raise ForkLeftError(f"{name} must hold no user and password, which would be kept in files; remove them")
+            if not url.startswith(("http://", "https://")):
+                raise ForkLeftError(f"{name} must begin with http:// or https://, found {url!r}")
 
 
 class _Dumper(yaml.SafeDumper):
@@ -210,8 +233,10 @@ def checked_options(values: Mapping[str, Any], where: str | None) -> dict[str, A
     """
     known, hints, dashes = options(), _hints(), "--" if where is None else ""
     for name in values:
-        if name == "answers_api_key":
-            raise ForkLeftError(f"{name} is no option, so that it is kept in no file; set {API_KEY} in the environment")
+        if name in _KEYS:
+            raise ForkLeftError(
+                f"{name} is no option, so that it is kept in no file; set {_KEYS[name]} in the environment"
+            )
         if name not in known:
             near = nearest(name, known)
             hint = f"did you mean {dashes}{near}?" if near else "forkleft train --options lists all"

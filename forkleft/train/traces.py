@@ -111,8 +111,9 @@ def _positions(student: Student, teacher: Teacher, lesson: Lesson, hidden_SD: to
         "student_alternatives": _alternatives(student.logits(hidden_SD), tokenizer),
         "teacher_alternatives": None,
     }
-    if lesson.teacher_hidden_SE is not None and _taught_on_response(lesson):
-        logits_SV = teacher.head_logits(lesson.teacher_hidden_SE).float()
+    hidden_SE = lesson.awaited_hidden()
+    if hidden_SE is not None and _taught_on_response(lesson):
+        logits_SV = teacher.head_logits(hidden_SE).float()
         excluded = student.excluded_V.nonzero().flatten().to(logits_SV.device)
         logits_SV = logits_SV[:, : len(student.excluded_V)].index_fill(1, excluded, float("-inf"))
         row["teacher_alternatives"] = _alternatives(logits_SV, tokenizer)

@@ -51,6 +51,9 @@ from forkleft.train.traces import traces
 from forkleft.train.wrapped import answer_calls, gathered
 from forkleft.verify import Judge, Verifier
 
+# By so many questions a teacher that is elsewhere is recognised.
+_KNOWN = 4
+
 Rows = Sequence[Mapping[str, Any]] | Sequence[Example]
 T = TypeVar("T")
 
@@ -136,6 +139,7 @@ class ForkLeftTrainer(SavingTrainer):
         self.loss_is_scaled_for_ga = True
         cache = AnswerCache(args.answer_file)
         self.collector = Collector(student, teacher, answerer or teacher, cache, args, self.verifier, writer)
+        teacher.check(self.collector.known(self.train_dataset[:_KNOWN]))
         # Outcomes of the questions since the last log line, and how many of them are of the current update.
         self._outcomes: list[Outcome] = []
         self._before_update = 0

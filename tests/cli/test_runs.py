@@ -230,6 +230,110 @@ def test_a_server_answers_without_the_teachers_weights(tmp_path, capsys, monkeyp
     assert "secret-7" not in told + "".join(path.read_text() for path in tmp_path.iterdir())
 
 
+@pytest.fixture
+def served_teacher():
+    """The teacher of the lab's recipe on a server that restarts now and then."""
+    from state_servers import FakeVllm, serving
+
+    from forkleft.lab.models import model_path
+    from forkleft.students.autoregressive import load_causal_lm
+
+    fake = FakeVllm(load_causal_lm(model_path("teacher-strong"))[0], name="lab:teacher-strong")
+    with serving(fake) as url:
+        yield fake, url
+
+
+def losses_of(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [(row["loss"], row["kl"], row["teacher_entropy"], row["grad_norm"]) for row in rows if "loss" in row]
+
+
+def test_a_teacher_on_a_server_teaches_the_same(tmp_path, capsys, monkeypatch, served_teacher):
+    """Answers first, without its server; then the training, without anybody who answers."""
+    from state_servers import hang_up
+
+    fake, url = served_teacher
+    monkeypatch.setenv("FORKLEFT_TEACHER_API_KEY", "secret-7\n")
+    words = ["--config", LAB, *QUICK, "--max_steps", "3", "--trace_steps", "2", "--supervision", "opd"]
+    words += ["--save_strategy", "no", "--per_device_train_batch_size", "2"]
+    assert main(["train", *words, "--output_dir", str(tmp_path / "local")]) == 0
+    words += ["--answer_cache", str(tmp_path / "answers.jsonl"), "--output_dir", str(tmp_path / "remote")]
+    remote = ["train", *words, "--teacher_url", url]
+    assert main(remote) == 2
+    told = capsys.readouterr().err
+    assert "4 of 4 questions have no answer of the teacher in" in told
+    assert "forkleft answer with the same recipe" in told
+    assert main(["answer", *words, "--teacher_url", "http://127.0.0.1:9"]) == 0
+    assert main([*remote, "--check"]) == 0
+    assert f"on {url}, except its output head" in capsys.readouterr().out
+    fake.asked.clear()
+    # The last is in the middle of an update; the first two may fail within the same request.
+    fake.faults = [lambda *request: False] * 4 + [hang_up] * 2 + [lambda *request: False] * 12 + [hang_up]
+    assert main(remote) == 0
+    assert not fake.faults
+    assert set(fake.keys) == {"Bearer secret-7"}
+    ours, theirs = losses_of(tmp_path / "remote"), losses_of(tmp_path / "local")
+    assert len(ours) == 3
+    for row, other in zip(ours, theirs, strict=True):
+        assert row == pytest.approx(other, rel=1e-3)
+    rows = [json.loads(line) for line in (tmp_path / "remote" / "metrics.jsonl").read_text().splitlines()]
+    assert all("seconds_wait" in row for row in rows if "loss" in row)
+    written = "".join(
+        path.read_text()
+        for path in (tmp_path / "remote").iterdir()
+        if path.suffix != ".safetensors" and path.suffix != ".png" and path.is_file()
+    )
+    assert "secret-7" not in written + capsys.readouterr().out
+
+
+def test_a_question_that_the_server_cannot_read_ends_the_run_by_name(tmp_path, capsys, served_teacher):
+    from state_servers import refuse
+
+    fake, url = served_teacher
+    words = ["--config", LAB, *QUICK, "--supervision", "opd", "--output_dir", str(tmp_path), "--teacher_url", url]
+    assert main(["answer", *words]) == 0
+    fake.change = lambda hidden_TE: 2 * hidden_TE
+    assert main(["train", *words]) == 2
+    assert "does not serve the teacher: expected hidden states that came out of" in capsys.readouterr().err
+    fake.change = lambda hidden_TE: hidden_TE
+    # Four texts are read at the beginning, and once more before the responses of the first update.
+    fake.faults = [lambda *request: False] * 8 + [refuse(400, "out of vocabulary")] * 4
+    assert main(["train", *words, "--teacher_concurrency", "1"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert re.search(rf"question \S+ \(\w+\): no hidden states from {url} .*HTTP 400: .*out of vocabulary", told)
+
+
+def test_a_server_with_less_room_than_the_questions_need(tmp_path, capsys, served_teacher):
+    fake, url = served_teacher
+    fake.context = 70
+    words = ["--config", LAB, *QUICK, "--output_dir", str(tmp_path), "--teacher_url", url]
+    assert main(["train", *words, "--check"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert re.search(r"a response of up to 64 exceed the teacher server's context of 70; shorten", told)
+
+
+def test_a_server_that_answers_may_be_gone_once_all_answers_are_there(tmp_path, capsys, monkeypatch, served_teacher):
+    """First a server that generates, then, on the same machine, one that reads."""
+    from forkleft.teacher import AnswerServer, load_teacher
+
+    fake, url = served_teacher
+    teacher = load_teacher("lab:teacher-strong")
+
+    def answers(server, conversations, **settings):
+        return teacher.answers(conversations, **settings)
+
+    words = ["--config", LAB, *QUICK, "--output_dir", str(tmp_path), "--teacher_url", url]
+    words += ["--answers_url", "http://127.0.0.1:9/v1"]
+    assert main(["train", *words]) == 2
+    assert "cannot reach http://127.0.0.1:9/v1" in capsys.readouterr().err
+    with monkeypatch.context() as patched:
+        patched.setattr(AnswerServer, "answers", answers)
+        patched.setattr(AnswerServer, "check", lambda server: None)
+        assert main(["answer", *words]) == 0
+    assert not fake.asked
+    assert main(["train", *words]) == 0
+
+
 def test_adapters_are_saved_apart_or_merged(tmp_path, capsys, monkeypatch):
     """Apart, they are used like any model, from any folder; merged afterwards, they are what merging at once gives."""
     monkeypatch.chdir(tmp_path)

@@ -314,6 +314,36 @@ def test_nothing_selected_needs_no_teacher_and_trains_under_a_frozen_head():
     loss.backward()
 
 
+def test_a_teacher_elsewhere_is_waited_for_only_after_all_forwards_of_the_student(monkeypatch):
+    """It reads while the student does; the numbers are the same."""
+    student, teacher = tiny_student(FAMILIES[0], dtype=torch.float64), tiny_teacher()
+    expected = fast_update(student, BATCH, teacher)
+    lessons = lessons_of(BATCH, teacher)
+    happened, forward = [], type(student.model.base_model).forward
+
+    def noted(model, *inputs, **settings):
+        happened.append("forward")
+        return forward(model, *inputs, **settings)
+
+    def waits(hidden_SE):
+        def wait():
+            happened.append("wait")
+            return hidden_SE
+
+        return wait
+
+    awaited = [
+        lesson if lesson.taught is None else replace(lesson, teacher_hidden_SE=waits(lesson.teacher_hidden_SE))
+        for lesson in lessons
+    ]
+    monkeypatch.setattr(type(student.model.base_model), "forward", noted)
+    found = update_loss(student, awaited, SETTINGS, batch_size=len(BATCH), teacher_weight_VE=teacher.lm_head.weight)
+    taught = sum(lesson.taught is not None for lesson in lessons)
+    assert taught > 1
+    assert happened == ["forward"] * 2 + ["wait"] * taught
+    assert found == expected
+
+
 def test_ranking_alone():
     student = tiny_student(FAMILIES[0], dtype=torch.float64)
     only_rank = [replace(question, student_right=False, teacher_right=False, reference=None) for question in BATCH]

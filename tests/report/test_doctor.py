@@ -47,3 +47,35 @@ def test_bounds_that_nothing_could_break_are_told(capsys, monkeypatch, dtype, bo
     printed = " ".join(capsys.readouterr().out.split())
     sentence = "in bfloat16 rounding alone reaches this far for this model; run it in float32"
     assert (sentence in printed) is told
+
+
+def test_a_teacher_on_a_server_is_compared_with_the_same_in_memory(capsys, monkeypatch):
+    from state_servers import FakeVllm, serving
+
+    from forkleft.lab.models import model_path
+    from forkleft.students.autoregressive import load_causal_lm
+
+    monkeypatch.setenv("FORKLEFT_TEACHER_API_KEY", "secret-7")
+    fake = FakeVllm(load_causal_lm(model_path("teacher-weak"))[0])
+    with serving(fake) as url:
+        words = ["doctor", "--device", "cpu", "--teacher", "lab:teacher-weak", "--teacher-url", url]
+        assert main([*words, "--teacher-model", "teacher"]) == 0
+        told = capsys.readouterr().out
+        assert "The server gives the same teacher." in told
+        assert told.count("holds") == 2
+        assert set(fake.keys) == {"Bearer secret-7"}
+        # Quantised a little: everything fits, but it is not the same.
+        with torch.no_grad():
+            for layer in fake.model.base_model.layers:
+                layer.mlp.down_proj.weight.mul_(1.01)
+        with pytest.raises(SystemExit, match="1"):
+            main([*words, "--teacher-model", "teacher"])
+        assert "The server gives another teacher" in capsys.readouterr().out
+        assert main(words) == 2
+        assert "serves 'teacher', expected 'lab:teacher-weak'" in capsys.readouterr().err
+        assert main(words[:5]) == 2
+        assert "expected --teacher and --teacher-url" in capsys.readouterr().err
+        assert main([*words, "--model", "lab:student-block"]) == 2
+        assert "found both" in capsys.readouterr().err
+    assert main([*words, "--teacher-model", "teacher"]) == 2
+    assert "cannot reach" in capsys.readouterr().err

@@ -170,6 +170,20 @@ def test_weights_stay_on_the_hub_if_they_are_not_wanted(hub):
     assert shapes[0] == shapes[1]
 
 
+def test_of_a_repository_only_the_files_with_some_tensors_are_downloaded(hub):
+    written, _ = hub
+    folder, names = written.folder, {"model.norm.weight", "model.layers.0.mlp.up_proj.weight"}
+    assert (shards.partial_folder("a/b", names) / "model.safetensors").exists()
+    (folder / "model.safetensors").unlink()
+    write_weights(folder, written.tensors, 5)
+    places = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    found = shards.partial_folder("a/b@main", names)
+    assert {path.name for path in found.glob("*.safetensors")} == {places[name] for name in names}
+    assert (found / "config.json").exists()
+    # Of a folder on this machine nothing is copied.
+    assert shards.partial_folder(folder, names) == folder
+
+
 def test_a_repository_with_other_weights_only_is_refused_by_name(hub):
     folder = hub[0].folder
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")

@@ -230,7 +230,7 @@ class Warned(logging.Handler):
 def test_those_who_wait_hear_of_it_after_seconds_and_what_went_wrong(silent):
     url, allowed, _ = silent
     warned = Warned(allowed)
-    logger = logging.getLogger("forkleft.teacher.server")
+    logger = logging.getLogger("forkleft.teacher.connection")
     logger.addHandler(warned)
     server = AnswerServer(url, "tiny", patience=0.01, timeout=50)
     server._trouble = "attempt 1: HTTP 503: busy"

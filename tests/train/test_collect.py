@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import pytest
 from trainer_runs import ROWS, make_trainer
 
+from forkleft.teacher import Answer, cached_answers
 from forkleft.train import collect
 from forkleft.train.collect import Clock
 from forkleft.train.progress import ProgressLine
@@ -35,3 +36,25 @@ def test_the_phases_of_a_run_are_shown(tmp_path, monkeypatch):
     named = [name for name in heard if name]
     assert named == ["rollout", "teacher", "verify", "teacher", "backward", "readout", "backward", "evaluation"]
     assert heard[-1] == ""
+
+
+def test_a_teacher_is_recognised_by_its_answer_else_a_reference_else_the_question(tmp_path):
+    rows = [*({**row, "solution": None} for row in ROWS[:2]), ROWS[2]]
+    trainer = make_trainer(tmp_path, rows=rows)
+    collector, examples = trainer.collector, trainer.train_dataset
+    answer = Answer("abcabcabcabcabc", stopped=True)
+    cached_answers(
+        SimpleNamespace(identity=collector.answerer.identity, answers=lambda asked, keep, **others: keep(0, answer)),
+        collector.cache,
+        [examples[0].messages],
+        max_new_tokens=12,
+    )
+    answered, asked, solved = collector.known(examples)
+    encode = trainer.student.text_tokenizer.encode
+    # No longer than a response.
+    assert list(answered.response) == encode("abcabcabcabc")
+    assert list(answered.prompt) == list(examples[0].teacher_prompt)
+    assert [*asked.prompt, *asked.response] == list(examples[1].teacher_prompt)
+    assert list(solved.response) == list(examples[2].reference_ids)
+    for reading in (answered, asked, solved):
+        assert list(reading.positions) == list(range(len(reading.response)))

@@ -55,6 +55,7 @@ def write_rows(path, *rows):
         (["--resume_from_checkpoint", "true"], "no whole checkpoint to resume from"),
         (["--resume_from_checkpoint", "elsewhere/checkpoint-3"], "is no folder; name a checkpoint-N"),
         (["--answers_url", "http://127.0.0.1:9/v1"], "cannot reach http://127.0.0.1:9/v1"),
+        (["--teacher_url", "http://127.0.0.1:9"], "cannot reach http://127.0.0.1:9"),
         (["--lora_rank", "2", "--lora_targets", "[no_proj]"], "the adapters cannot be made"),
         (["--save_at", "[3, 60]"], "save_at must hold updates from 1 to 50"),
         (["--max_steps", "-1", "--num_train_epochs", "1", "--eval_at", "[3]"], "eval_at must hold updates from 1 to 2"),
