@@ -208,20 +208,21 @@ class _HeadRows(torch.autograd.Function):
         return hidden_grad_SD, weight_grad_VD, None, None, None, None, None
 
 
-def _chunk_rows(words: int) -> int:
+def chunk_rows(words: int) -> int:
+    """How many rows are projected at a time."""
     return max(1, _CHUNK_NUMBERS // words)
 
 
 def _chunks(rows: int, taught: int, words: int) -> Iterator[tuple[slice, bool]]:
     """Slices of the rows with a teacher, then of those without; each with whether it has a teacher."""
-    size = _chunk_rows(words)
+    size = chunk_rows(words)
     for first, last, with_teacher in ((0, taught, True), (taught, rows, False)):
         for start in range(first, last, size):
             yield slice(start, min(start + size, last)), with_teacher
 
 
 def _buffers(hidden_SD: torch.Tensor, words: int, count: int) -> list[torch.Tensor]:
-    shape = (min(_chunk_rows(words), len(hidden_SD)), words)
+    shape = (min(chunk_rows(words), len(hidden_SD)), words)
     precision = torch.promote_types(hidden_SD.dtype, torch.float32)
     return [hidden_SD.new_empty(shape, dtype=precision) for _ in range(count)]
 

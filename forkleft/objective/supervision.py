@@ -139,6 +139,11 @@ class Lesson:
         return None
 
 
+def terms_of(route: Route, supervision: Supervision) -> tuple[Term, ...]:
+    """The terms of a question's content loss; a reference that is missing may take some away."""
+    return _ROUTE_TERMS[route] if supervision == "routed" else _SUBSET_TERMS[supervision]
+
+
 def plan(
     id: str,
     prompt: Sequence[int],
@@ -161,7 +166,7 @@ def plan(
     """
     route = route_of(student_right, teacher_right)
     routed = settings.supervision == "routed"
-    terms = _ROUTE_TERMS[route] if routed else _SUBSET_TERMS[settings.supervision]
+    terms = terms_of(route, settings.supervision)
     if reference is None and _REFERENCE_TERMS & set(terms):
         if not routed:
             raise ForkLeftError(

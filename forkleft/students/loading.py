@@ -120,7 +120,7 @@ def load_student(
         model = _empty_model(config).to(dtype)  # type: ignore[arg-type]
     origin = Origin(_lasting_name(path_or_hub_id), base.resolve(), config)
     student = Student.from_model(
-        model, _facts(said, config, block_size), mask_id, stop_ids, tokenizer=tokenizer, origin=origin
+        model, facts_of(said, config, block_size), mask_id, stop_ids, tokenizer=tokenizer, origin=origin
     )
     student.use_dense_attention(dense_attention)
     return student
@@ -246,7 +246,7 @@ def write_sidecar(folder: Path, student: Student) -> None:
     write_json(folder / SIDECAR, fields)
 
 
-def _facts(said: KnownFamily | Family, config: Mapping[str, Any], block_size: int | None) -> Family:
+def facts_of(said: KnownFamily | Family, config: Mapping[str, Any], block_size: int | None) -> Family:
     """The facts of a family, with the block size that the user wants, or that the checkpoint of a known family has."""
     family = said.family if isinstance(said, KnownFamily) else said
     if isinstance(said, KnownFamily) and block_size is None and said.block_size_field is not None:

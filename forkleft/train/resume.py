@@ -1,6 +1,7 @@
 """Whether a checkpoint may be resumed: it must belong to the same run, and hold all that the run needs."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -48,6 +49,9 @@ _INDIFFERENT = {
     *("rollout_batch_size", "answer_cache", "questions_per_update"),
     *("trace_steps", "showcase_questions", "save_at", "eval_at"),
 }
+
+# How an update is divided. Other numbers with the same product give the same questions to each update.
+_DIVISION = ("processes", "per_device_train_batch_size", "gradient_accumulation_steps")
 
 # The entry of a run that says when it was made longer under a schedule that depends on its length.
 LENGTHENED = "lengthened"
@@ -123,13 +127,16 @@ def check_resumable(folder: Path, ours: Mapping[str, Any], *, in_part: bool = Fa
     """Raise ForkLeftError if a checkpoint belongs to another configuration, or has no optimiser state.
 
     ours: what decides the run; in_part: `ours` is not complete yet, and what is missing is not compared.
-    The run may be longer now. If its schedule then differs from that of a run which was as long from the start, the
-    result is a text for people that says so; else None.
+    The run may have another number of processes now, if its updates have the same questions as before. It may be
+    longer. If its schedule then differs from that of a run which was as long from the start, the result is a text for
+    people that says so; else None.
     """
     theirs = {name: value for name, value in _as_of_today(read_run(folder) or {}).items() if name != LENGTHENED}
     if in_part:
         theirs = {name: value for name, value in theirs.items() if name in ours}
     differing = list(differences(theirs, ours))
+    if divided_anew(theirs, ours):
+        differing = [change for change in differing if change[0] not in _DIVISION]
     longer = [change for change in differing if _is_longer(theirs, ours, *change)]
     if others := [change for change in differing if change not in longer]:
         changes = "; ".join(f"{name} was {was!r}, is {now!r}" for name, was, now in others)
@@ -147,6 +154,12 @@ def check_resumable(folder: Path, ours: Mapping[str, Any], *, in_part: bool = Fa
     if not longer or _knows_no_end(ours):
         return None
     return " and ".join(f"{name} was {was:g} before" for name, was, _ in longer)
+
+
+def divided_anew(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
+    """Whether two runs divide their updates differently, and these have the same questions all the same."""
+    before, now = ([run.get(name) or 0 for name in _DIVISION] for run in (theirs, ours))
+    return before != now and math.prod(before) == math.prod(now) > 0
 
 
 def _is_longer(theirs: Mapping[str, Any], ours: Mapping[str, Any], name: str, was: Any, now: Any) -> bool:

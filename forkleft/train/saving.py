@@ -28,7 +28,7 @@ from forkleft.train.config import ForkLeftConfig, check_steps
 from forkleft.train.folders import RunFolder, in_main_process
 from forkleft.train.hub import UploadingTrainer
 from forkleft.train.metrics import StepFile
-from forkleft.train.resume import LENGTHENED, check_resumable, find_checkpoint
+from forkleft.train.resume import LENGTHENED, check_resumable, divided_anew, find_checkpoint
 from forkleft.train.run_files import read_run, write_run
 
 _LOG = logging.getLogger(__name__)
@@ -145,7 +145,15 @@ class SavingTrainer(UploadingTrainer):
         other_course = check_resumable(checkpoint, self._decisive)
         state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
         step = state["global_step"]
-        lengthened = (read_run(checkpoint) or {}).get(LENGTHENED, [])
+        before = read_run(checkpoint) or {}
+        if divided_anew(before, self._decisive):
+            _LOG.warning(
+                "the run had %s process(es) and has %s: each update has the same questions as before, and the result "
+                "differs by rounding",
+                before["processes"],
+                self._decisive["processes"],
+            )
+        lengthened = before.get(LENGTHENED, [])
         if other_course is not None:
             lengthened.append(f"{other_course} update {step + 1}")
             later = [path.name for number, path in checkpoints.steps(output).items() if number > step]

@@ -40,6 +40,7 @@ from forkleft.train.collect import Clock, Collected, Collector
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.data import Example
 from forkleft.train.folders import in_main_process
+from forkleft.train.lost import named_lost_processes
 from forkleft.train.metrics import means, peak_memory
 from forkleft.train.prepare import prepare_examples, sharing_vocabulary
 from forkleft.train.progress import ProgressLine
@@ -367,10 +368,12 @@ class ForkLeftTrainer(SavingTrainer):
     def train(self, *arguments: Any, **settings: Any) -> Any:
         """As in Transformers, but `True` resumes from the newest *whole* checkpoint. Saves the model at the end.
 
-        Raises ForkLeftError if a checkpoint is damaged or belongs to another configuration.
+        Raises ForkLeftError if a checkpoint is damaged or belongs to another configuration, and if another process of
+        the run is lost.
         """
         try:
-            return super().train(*arguments, **settings)
+            with named_lost_processes(self.args.output_path):
+                return super().train(*arguments, **settings)
         finally:
             self.progress.stop()
 

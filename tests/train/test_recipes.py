@@ -93,7 +93,7 @@ def test_the_papers_runs_fit_gpus_of_80_gb_as_their_recipes_say(path):
     assert abs(int(re.search(r"together (\d+) GB", text)[1]) - needed) <= 1
     # Here one process makes up for them.
     assert config.questions_per_update == 32 == config.per_device_train_batch_size * config.gradient_accumulation_steps
-    assert processes * config.per_device_train_batch_size == 32
+    assert 32 % (processes * config.per_device_train_batch_size) == 0
 
 
 def test_values_come_in_the_kind_that_is_wanted(tmp_path):

@@ -14,7 +14,7 @@ from forkleft.errors import ForkLeftError
 from forkleft.rollout import generate
 from forkleft.train import checkpoints
 from forkleft.train.checkpoints import MANIFEST
-from forkleft.train.resume import check_resumable
+from forkleft.train.resume import check_resumable, divided_anew
 from forkleft.train.run_files import RUN_FILE
 
 PRINT_DECISIVE = """
@@ -124,6 +124,20 @@ def test_a_run_does_not_go_on_with_another_chat_template(tmp_path):
     trainer.student.tokenizer.chat_template = "#{{ messages[0].content }}"
     with pytest.raises(ForkLeftError, match="another configuration: chat_template was '"):
         check_resumable(folder, trainer._decisive)
+
+
+@pytest.mark.parametrize(("processes", "batch", "accumulated"), [(1, 4, 2), (1, 8, 1), (4, 1, 2), (8, 1, 1)])
+def test_a_run_may_go_on_with_other_processes_if_its_updates_stay(tmp_path, processes, batch, accumulated):
+    ours = make_trainer(tmp_path / "run")._decisive
+    names = ("processes", "per_device_train_batch_size", "gradient_accumulation_steps")
+    folder = checkpoint(tmp_path / "checkpoint-2", ours | dict(zip(names, (2, 2, 2), strict=True)))
+    now = ours | dict(zip(names, (processes, batch, accumulated), strict=True))
+    assert check_resumable(folder, now) is None
+    assert divided_anew(json.loads((folder / RUN_FILE).read_text()), now)
+    with pytest.raises(ForkLeftError, match="per_device_train_batch_size was 2, is 16"):
+        check_resumable(folder, now | {"per_device_train_batch_size": 16})
+    with pytest.raises(ForkLeftError, match=r"another configuration: seed was 42, is 7; restore these"):
+        check_resumable(folder, now | {"seed": 7})
 
 
 @pytest.mark.parametrize(
