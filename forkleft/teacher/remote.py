@@ -2,7 +2,7 @@
 
     teacher = load_teacher("Qwen/Qwen3-30B-A3B", student=student, server=StateServer("http://node7:8000", "teacher"))
 
-A hidden state is all that the head needs, so the distribution over all words is exact for 2 to 4 kB a position, and the
+A hidden state is all that the head needs, so the distribution over all words is exact for 2 to 4 kB a token, and the
 trainer holds one tensor of the teacher instead of all. `docs/teacher-server.md` shows how to start such a server.
 
 Shapes: T tokens, S positions asked for, E the teacher's width, V the rows of its head.
