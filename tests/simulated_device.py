@@ -196,7 +196,8 @@ class Simulation(TorchDispatchMode):
     def _tensors(self, index: Any) -> Any:
         """An index in which lists are tensors of the CPU."""
         parts = index if isinstance(index, tuple) else (index,)
-        made = tuple(self._tensor(list(part)) if isinstance(part, (list, range)) else part for part in parts)
+        lists = (list, range)
+        made = tuple(self._tensor(part, dtype=torch.long) if isinstance(part, lists) else part for part in parts)
         return made if isinstance(index, tuple) else made[0]
 
 

@@ -44,6 +44,12 @@ BATCH = [
 ]
 
 
+def case_name(value):
+    if isinstance(value, Family):
+        return family_name(value)
+    return "-".join(getattr(said, "__name__", str(said)) for said in value.values()) or "default"
+
+
 def by_offset(predictions):
     return predictions.offset_U
 
@@ -100,10 +106,6 @@ CASES = [
 ]
 
 
-def way_name(value):
-    return getattr(value, "__name__", str(value))
-
-
 def rollout(student, prompts, **how):
     """The trajectories, and how many passes they took together."""
     passes = []
@@ -116,7 +118,7 @@ def rollout(student, prompts, **how):
 @pytest.mark.parametrize(
     ("family", "how"),
     [(family, how) for family, ways in CASES for how in ways],
-    ids=lambda value: family_name(value) if isinstance(value, Family) else "-".join(map(way_name, value.values())),
+    ids=case_name,
 )
 def test_a_rollout_waits_once_in_a_pass(family, how):
     """Three prompts, two at a time: rows start and end at different times."""
@@ -181,8 +183,19 @@ ARMS = [
 ]
 
 
-@pytest.mark.parametrize("changes", ARMS, ids=lambda changes: "-".join(map(str, changes.values())) or "routed")
-@pytest.mark.parametrize("family", [FAMILIES[0], FAMILIES[3], FAMILIES[7]], ids=family_name)
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        *((FAMILIES[3], changes) for changes in ARMS),
+        *((family, changes) for family in (FAMILIES[0], FAMILIES[7]) for changes in ARMS[:2]),
+        *(
+            pytest.param(family, one, marks=pytest.mark.slow)
+            for family in (FAMILIES[0], FAMILIES[7])
+            for one in ARMS[2:]
+        ),
+    ],
+    ids=case_name,
+)
 def test_an_update_waits_a_handful_of_times(family, changes):
     """Once for each readout, and once for all numbers that are recorded; the backward does not wait."""
     settings = ObjectiveSettings(budget=7, rho=0.5, mu=0.02, **changes)
@@ -299,7 +312,7 @@ def test_evaluation_in_both_protocols(kind):
         assert replace(one, log_probs=None) == replace(other, log_probs=None)
 
 
-@pytest.mark.parametrize("family", [FAMILIES[0], FAMILIES[3], FAMILIES[6]], ids=family_name)
+@pytest.mark.parametrize("family", [FAMILIES[3], FAMILIES[6]], ids=family_name)
 def test_the_checks_of_doctor(family):
     with Simulation():
         findings = checks.examine(student_on(SIM, family))

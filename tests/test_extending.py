@@ -26,7 +26,8 @@ def block(tmp_path, monkeypatch):
 def test_a_student_family(block, capsys):
     block("Student.from_model")
     *checks, text = [line for line in capsys.readouterr().out.splitlines() if line]
-    assert len(checks) == len(CHECKS) and all(line.endswith(" holds") for line in checks)
+    for line, check in zip(checks, CHECKS, strict=True):
+        assert line == f"{check.name} {check.cuda_only or 'holds'}"
     assert text == "b=7+5=2;c=2-7=5;#5"
 
 
