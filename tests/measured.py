@@ -1,7 +1,6 @@
 """Memory that PyTorch holds, counted operation by operation: exact, on any machine, and without a GPU."""
 
 import weakref
-from collections.abc import Callable
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -42,10 +41,3 @@ class LiveBytes(TorchDispatchMode):
     def _forget(self, key: int, size: int) -> None:
         self._known.discard(key)
         self.alive -= size
-
-
-def peak_bytes(call: Callable[[], object], model: torch.nn.Module) -> int:
-    """The most bytes that are alive at a time while `call` runs, without the weights of the model."""
-    with LiveBytes(*model.parameters(), *model.buffers()) as live:
-        call()
-    return live.peak

@@ -18,7 +18,7 @@ from forkleft.scale.work import Question, Reading
 from forkleft.students import Family, Student
 from forkleft.teacher import Teacher
 
-SMALL = Shape("small", 1000, 600, 300, 90, 2, 8, 2, 16, 8, 24, 40, True)
+SMALL = Shape("small", 1000, 600, 300, 90, 2, 8, 16, 8, 24, 40)
 BLOCKS = Family("block", 8)
 # All of GOLD, and half and half with LEFTOPD: shares that four questions have exactly.
 GOLD = {Route.GOLD: 1.0}

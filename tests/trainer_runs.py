@@ -97,9 +97,7 @@ def state_digest(trainer) -> str:
 
 
 class KillAt(TrainerCallback):
-    """Ends the process without a word, as a power cut would, or freezes it; with `@1` behind the moment, only
-    process 1.
-    """
+    """Ends the process without a word, as a power cut would; with `@1` behind the moment, only process 1."""
 
     def __init__(self, moment):
         moment, _, process = moment.partition("@")
@@ -109,8 +107,6 @@ class KillAt(TrainerCallback):
     def on_step_end(self, args, state, control, **others):
         if self.moment == f"step-{state.global_step}":
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.moment == f"frozen-{state.global_step}":
-            os.kill(os.getpid(), signal.SIGSTOP)
 
     def on_pre_optimizer_step(self, args, state, control, **others):
         if self.moment == f"update-{state.global_step}":

@@ -39,12 +39,10 @@ class Shape:
     pairs: int
     layers: int
     width: int
-    heads: int
     queries: int
     keys: int
     inner: int
     words: int
-    tied: bool
     experts: int = 0
     normed: bool = False
 
@@ -193,14 +191,12 @@ def shape_of(name: str, model: PreTrainedModel) -> Shape:
         pairs=sum(sum(module.weight.shape) for module in layers.modules() if isinstance(module, torch.nn.Linear)),
         layers=config.num_hidden_layers,
         width=config.hidden_size,
-        heads=config.num_attention_heads,
         queries=config.num_attention_heads * _head_width(config),
         keys=(getattr(config, "num_key_value_heads", None) or config.num_attention_heads) * _head_width(config),
         inner=getattr(config, "moe_intermediate_size", config.intermediate_size)
         if visited
         else config.intermediate_size,
         words=model.get_output_embeddings().weight.shape[0],
-        tied=bool(config.tie_word_embeddings),
         experts=visited,
         normed=any(name.endswith("q_norm") for name, _ in layers.named_modules()),
     )

@@ -21,7 +21,7 @@ def of_recipe(gpus, *words, recipe="edlm-4b-qwen3-30b", **changes):
 
 @pytest.mark.parametrize(
     ("gpus", "processes", "expected"),
-    [("8x80GB", None, (8, 4, 1)), ("8x80GB", 4, (4, 8, 1)), ("1x80GB", None, (1, 8, 4)), ("6x80GB", None, (4, 8, 1))],
+    [("8x80GB", None, (8, 4, 1)), ("8x80GB", 4, (4, 4, 2)), ("1x80GB", None, (1, 4, 8)), ("6x80GB", None, (4, 4, 2))],
 )
 def test_an_update_is_divided_as_training_would(gpus, processes, expected):
     setting = of_recipe(gpus, processes=processes)

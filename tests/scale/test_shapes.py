@@ -25,7 +25,7 @@ def test_a_shape_is_that_of_the_model(architecture):
         # Two of four experts, of three matrices each; and the router.
         linear += 2 * (2 * 3 * 32 * 16 + 4 * 32)
     assert shape.linear == linear
-    assert (shape.layers, shape.width, shape.words, shape.heads) == (2, 32, 40, 4)
+    assert (shape.layers, shape.width, shape.words) == (2, 32, 40)
     assert (shape.queries, shape.keys) == (32, 16)
     assert (shape.inner, shape.experts) == ((16, 2) if architecture == "qwen3_moe" else (48, 0))
     assert shape.normed == architecture.startswith("qwen3")

@@ -1,5 +1,11 @@
+import os
+import signal
+import subprocess
+import sys
+
 import pytest
 import torch
+from nodes import ENVIRONMENT, SECONDS, free_port
 
 from forkleft.errors import ForkLeftError
 from forkleft.train.lost import named_lost_processes
@@ -36,3 +42,40 @@ def test_other_errors_pass(tmp_path):
         with pytest.raises(type(error)) as raised, named_lost_processes(tmp_path):
             raise error
         assert raised.value is error
+
+
+SILENT = """
+import datetime, os, signal, torch, torch.distributed as dist
+from pathlib import Path
+from forkleft.train.lost import named_lost_processes
+
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=5))
+dist.barrier()
+if dist.get_rank() == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+with named_lost_processes(Path("none")):
+    dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_silent_is_given_up_after_the_time_limit():
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    one, frozen = (
+        subprocess.Popen(
+            [sys.executable, "-c", SILENT],
+            env=os.environ | ENVIRONMENT | meeting | {"RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    )
+    try:
+        _, error = one.communicate(timeout=SECONDS)
+    finally:
+        for process in (one, frozen):
+            process.send_signal(signal.SIGKILL)
+        frozen.communicate()
+    assert one.returncode == 1
+    assert "ForkLeftError: another process of this run has ended, or did not answer in time (" in error
+    assert "Timed out waiting" in error

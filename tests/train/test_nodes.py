@@ -83,12 +83,3 @@ def test_when_a_process_is_lost_the_other_ends_and_says_so_and_the_run_goes_on_e
         warned = "the run had 2 process(es) and has 1: each update has the same questions as before" in error
         assert warned == (processes == 1)
         assert_as_alone(tmp_path / copy, alone)
-
-
-@pytest.mark.slow
-def test_when_a_process_is_silent_the_other_ends_after_ddp_timeout(tmp_path):
-    # With use_cpu Transformers does not pass the limit on.
-    changes = json.dumps(CHANGES | {"ddp_timeout": 20, "use_cpu": False})
-    ((code, error),) = run_nodes(1, [PROGRAM, str(tmp_path / "run"), changes, "", "frozen-3@1"], per_node=2)
-    assert code
-    assert "another process of this run has ended, or did not answer in time (" in error
