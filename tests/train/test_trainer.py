@@ -351,7 +351,7 @@ def test_evaluation_decodes_as_it_is_told(tmp_path, monkeypatch):
         used.append(decoding)
         return real(student, prompts, decoding, **settings)
 
-    monkeypatch.setattr("forkleft.train.trainer.decode", decode)
+    monkeypatch.setattr("forkleft.train.student_trainer.decode", decode)
     make_trainer(tmp_path / "one").evaluate(ROWS[:2])
     with pytest.raises(ForkLeftError, match="the native decoding is known of the families"):
         make_trainer(tmp_path / "two", eval_decoding="native")
