@@ -1,8 +1,8 @@
 import pytest
 import torch
 from exact import assert_exact
-from naive import plain_logits, segment_bounds
-from tiny import FAMILIES, MASK, STOP, family_name, plain_copy, tiny_student
+from naive import naive_causal_loss, naive_denoising_loss
+from tiny import FAMILIES, STOP, family_name, plain_copy, tiny_student
 
 from forkleft.errors import ForkLeftError
 from forkleft.objective.denoising import (
@@ -26,56 +26,6 @@ EXAMPLES = [
 ]
 # Text that goes on has no budget, and is filled up only if it stops.
 TEXTS = [Sample([5], [7, 3, 1, 30, 12, 11, 4, 2, 9]), Sample([8], [1, 2, 3, 4, 5, STOP]), Sample([2], [6])]
-
-
-def hide(first, last, generator, low, high):
-    """The rule in words: a share, a spare draw, then one draw for each position; never nothing."""
-    draws = torch.rand(last - first + 2, generator=generator, dtype=torch.float64).tolist()
-    hidden = [first + k for k, draw in enumerate(draws[2:]) if draw < low + (high - low) * draws[0]]
-    return hidden or [first + int(draws[1] * (last - first))]
-
-
-def naive_loss(model, family, examples, generators, weighting, budget, shares):
-    """One forward for each block: everything before it clean, the block in part hidden, nothing after it."""
-    losses, means, lengths = [], [], []
-    for example, generator in zip(examples, generators, strict=True):
-        prompt = len(example.prompt)
-        sequence = [*example.prompt, *example.response]
-        stop = len(sequence) if budget is None else prompt + budget
-        if family.attention == "block" and sequence[-1] == STOP:
-            # Long enough for the last block to end within it.
-            far = len(sequence) + family.block_size if budget is None else stop
-            stop = segment_bounds(family, len(sequence) - 1, prompt, far)[1]
-        sequence += [STOP] * (stop - len(sequence))
-        begin = prompt
-        while begin < len(sequence):
-            last = len(sequence)
-            if family.attention == "block":
-                last = segment_bounds(family, begin, prompt, len(sequence))[1]
-            hidden = hide(begin, last, generator, *shares)
-            noisy = [MASK if position in hidden else sequence[position] for position in range(last)]
-            logits = plain_logits(model, family, noisy, prompt)
-            for position in hidden:
-                source = position if family.head == "same" else position - 1
-                losses.append(-logits[source].log_softmax(-1)[sequence[position]])
-            means.append(torch.stack(losses[-len(hidden) :]).mean())
-            lengths.append(last - begin)
-            begin = last
-    if weighting == "uniform":
-        return torch.stack(losses).mean()
-    # 1/t at each hidden position makes of a block its mean loss times its length.
-    return sum(mean * length for mean, length in zip(means, lengths, strict=True)) / sum(lengths)
-
-
-def naive_causal_loss(model, examples):
-    """One forward for each token, of all before it."""
-    losses = []
-    for example in examples:
-        for i, token in enumerate(example.response):
-            before = [*example.prompt, *example.response[:i]]
-            logits = plain_logits(model, Family("block", 1, "absolute"), before, len(before))
-            losses.append(-logits[-1].log_softmax(-1)[token])
-    return torch.stack(losses).mean()
 
 
 def generators(seed, examples):
@@ -109,7 +59,7 @@ def test_loss_and_gradients_equal_one_forward_a_block(family, weighting):
         model.zero_grad()
         shares = (0.2, 0.7) if seed == 1 else WHOLE_RANGE
         tasks = tasks_of(student, examples, seed, budget, weighting=weighting, shares=shares)
-        expected = naive_loss(model, family, examples, generators(seed, examples), weighting, budget, shares)
+        expected = naive_denoising_loss(model, family, examples, generators(seed, examples), weighting, budget, shares)
         assert_same_gradients(student, model, mean_loss(student, tasks), expected)
 
 
@@ -122,7 +72,7 @@ def test_denoising_with_next_tokens_beside_it_equals_both_alone(family):
     hidden = sum(task.weight for task in tasks if task.kind == "denoising")
     tokens = sum(len(example.response) for example in EXAMPLES)
     found, sums = prediction_loss(student, tasks, {"denoising": 1 / hidden, "causal": 0.3 / tokens})
-    one = naive_loss(model, family, EXAMPLES, generators(4, EXAMPLES), "uniform", BUDGET, WHOLE_RANGE)
+    one = naive_denoising_loss(model, family, EXAMPLES, generators(4, EXAMPLES), "uniform", BUDGET, WHOLE_RANGE)
     two = naive_causal_loss(model, EXAMPLES)
     assert_exact(torch.tensor(sums["denoising"] / hidden, dtype=torch.float64), one.detach())
     assert_exact(torch.tensor(sums["causal"] / tokens, dtype=torch.float64), two.detach())
