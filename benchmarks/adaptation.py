@@ -1,11 +1,11 @@
-"""Which students adapt fastest from an autoregressive model: blocks of 4 and 8, heads at the same and at the shifted place.
+"""Which students adapt fastest from an autoregressive model: blocks of 4 and 8, same-position and shifted heads.
 
     python -m benchmarks.adaptation --output adaptation.jsonl
 
-The lab's strong teacher becomes a student of each kind and learns to denoise on the lab's training questions, all in the
-same order and with the same options. Held-out accuracy (confident positions first, one token a pass) is what kinds are
-compared by: their losses are not comparable, because a larger block hides more at a time. docs/your-own-model.md has
-the figures. Not a part of `make bench`, which measures time.
+The lab's strong teacher becomes a student of each kind and learns to denoise on the lab's training questions, all in
+the same order and with the same options. Held-out accuracy (confident positions first, one token a pass) is what kinds
+are compared by: their losses are not comparable, because a larger block hides more at a time. docs/your-own-model.md
+has the figures. Not a part of `make bench`, which measures time.
 """
 
 import argparse

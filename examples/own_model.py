@@ -1,7 +1,8 @@
 """From an autoregressive checkpoint to a taught diffusion student: every step as the command that a user would type.
 
     python examples/own_model.py --model SmolLM2-135M-Instruct.Q4_1.gguf --family fast-dllm-v2 --block-size 8 \\
-        --adapt recipes/adapt-smollm2.yaml --train recipes/smollm2.yaml --benchmark words.yaml --output runs/smollm2
+        --adapt recipes/your-own-model/smollm2-adapt.yaml --data gsm8k_train.jsonl.gz --held-out gsm8k_test.jsonl \\
+        --train recipes/your-own-model/smollm2-train.yaml --benchmark runs/smollm2/words.yaml --output runs/smollm2
 
 convert → adapt → answers of the autoregressive model → train with it as the teacher → evaluate and compare → report.
 Each step is printed, and skipped if what it makes is there; one that was stopped goes on. `make smollm2` runs this with
@@ -29,18 +30,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--adapt", type=Path, required=True, help="the recipe of forkleft adapt")
     parser.add_argument("--train", type=Path, required=True, help="the recipe of forkleft train")
     parser.add_argument("--data", help="train_data of the adaptation, if not what its recipe says")
+    parser.add_argument("--held-out", required=True, help="questions with solutions, for the loss and the agreement")
+    parser.add_argument("--held-out-questions", default="40", help="how many of them (default 40)")
     parser.add_argument("--benchmark", nargs="+", required=True, help="as for forkleft eval")
-    parser.add_argument("--limit", default="100", help="items of each benchmark (default 100)")
+    parser.add_argument("--limit", default="60", help="items of each benchmark (default 60)")
     parser.add_argument("--max-new-tokens", default="64", help="the budget of answers (default 64)")
-    parser.add_argument("--probe-data", required=True, help="held-out questions with solutions, for the agreement")
-    parser.add_argument("--probe-questions", default="40", help="how many of them (default 40)")
-    parser.add_argument("--verifier", default="math", help="of those answers (default math)")
+    parser.add_argument("--verifier", default="math", help="of the held-out answers (default math)")
     parser.add_argument("--output", type=Path, required=True, help="a folder for everything")
     options = parser.parse_args(arguments)
 
     out = options.output
     student, adapted, trained = out / "student", out / "adapted", out / "trained"
-    data = [] if options.data is None else ["--train_data", options.data]
+    held_out = ["--eval_data", options.held_out, "--eval_questions", options.held_out_questions]
+    data = [*([] if options.data is None else ["--train_data", options.data]), *held_out]
     shape = ["--family", options.family, "--block-size", options.block_size, "--output", student]
     _step(student / "config.json", "convert", "--model", options.model, *shape)
     _training(adapted, "adapt", "--config", options.adapt, "--student", student, *data)
@@ -49,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _step(out / "answered", "answer", *taught, "--output_dir", trained, "--answer_cache", answers, marks=True)
     _training(trained, "train", *taught, "--answer_cache", answers)
     judged = ["--benchmark", *options.benchmark, "--limit", options.limit, "--max-new-tokens", options.max_new_tokens]
-    probed = ["--data", options.probe_data, "--questions", options.probe_questions, "--verifier", options.verifier]
-    probed += ["--teacher", options.model, "--max-new-tokens", options.max_new_tokens, "--json"]
+    probed = ["--data", options.held_out, "--questions", options.held_out_questions, "--verifier", options.verifier]
+    probed += ["--teacher", options.model, "--batch-size", "4", "--json"]
     models = {"adapted": [adapted], "trained": [trained], "autoregressive": [options.model, "--ar"]}
     for name, model in models.items():
         _step(out / "results" / name / "done", "eval", "--model", *model, *judged, "--output", out / "results" / name)

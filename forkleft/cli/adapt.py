@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from forkleft.train.preflight import AdaptData
     from forkleft.train.recipes import AdaptRecipe
 
-_EXAMPLE = "recipes/adapt-smollm2.yaml"
+_EXAMPLE = "recipes/your-own-model/smollm2-adapt.yaml"
 
 
 def add(commands: Commands) -> None:

@@ -55,7 +55,7 @@ def agreement(
 ) -> Agreement:
     """Compare both models at the positions of the readings.
 
-    student: over the vocabulary that it shares with the teacher. teacher_prompts: the same prompts as the teacher's ids.
+    student: over the vocabulary that it shares with the teacher. teacher_prompts: the same prompts by its tokenizer.
     Raises ForkLeftError if there are no positions.
     """
     found = Agreement([], [], [])

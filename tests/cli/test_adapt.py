@@ -8,10 +8,7 @@ from forkleft import load_student
 from forkleft.cli import adapt, main, runs
 from forkleft.lab.models import model_path
 
-ROWS = [
-    {"question": f"a={k};b=a+a;b?", "answer": str(2 * k % 10), "solution": f"b={k}+{k}={2 * k % 10};#{2 * k % 10}"}
-    for k in range(8)
-]
+ROWS = [{"question": "a=1;b=a+a;b?", "answer": "2", "solution": "b=1+1=2;#2"}] * 2
 RECIPE = """
 student: STUDENT
 train_data: lab:train
