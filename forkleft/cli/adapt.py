@@ -90,14 +90,7 @@ def _prepare(recipe: "AdaptRecipe", config: "AdaptConfig", folder: "RunFolder") 
         with runs.said_in("eval_data"):
             held_out = prepare_samples(student, rows, config)
     if recipe.stream:
-        source = RowStream(
-            recipe.train_data,
-            recipe.train_subset,
-            recipe.train_split,
-            recipe.train_questions,
-            recipe.columns,
-            config.seed,
-        )
+        source = RowStream(*runs.train_source(recipe, config))
         with runs.said_in("train_data"):
             stream = SampleStream(student, source, config)
         check_updates(config, None)

@@ -256,14 +256,13 @@ def _train_rows(recipe: Recipe, config: ForkLeftConfig) -> Sequence[Mapping[str,
 def train_rows(recipe: StudentRecipe, config: RunConfig) -> list[dict[str, Any]]:
     """The rows of a recipe's training data."""
     with said_in("train_data"):
-        return rows_of(
-            recipe.train_data,
-            recipe.train_subset,
-            recipe.train_split,
-            recipe.train_questions,
-            recipe.columns,
-            config.seed,
-        )
+        return rows_of(*train_source(recipe, config))
+
+
+def train_source(recipe: StudentRecipe, config: RunConfig) -> tuple[Any, ...]:
+    """Where a recipe's training data comes from, as `rows_of` and `RowStream` take it."""
+    chosen = (recipe.train_data, recipe.train_subset, recipe.train_split, recipe.train_questions, recipe.columns)
+    return (*chosen, config.seed)
 
 
 def eval_rows(recipe: StudentRecipe, source: str, config: RunConfig) -> list[dict[str, Any]]:

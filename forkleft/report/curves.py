@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from forkleft.files import read_appended
 from forkleft.report.charts import smooth
@@ -84,7 +85,10 @@ def _draw_adaptation(logged: list[dict[str, Any]], rows: list[dict[str, Any]], p
             _line(losses, list(known), list(known.values()), label, colour)
     held_out = sorted({name for row in logged for name in row if name.startswith("eval_") and name.endswith("_loss")})
     for name, marker in zip(held_out, cycle(_MARKERS)):
-        _points(losses, {row["step"]: row[name] for row in logged if name in row}, name.replace("_", " "), marker)
+        kind = "next token" if name.endswith("_causal_loss") else "denoising"
+        which = name.removeprefix("eval_").removesuffix("loss").removesuffix("causal_").strip("_")
+        points = {row["step"]: row[name] for row in logged if name in row}
+        _points(losses, points, f"{which or 'held-out'}, {kind}", marker)
     losses.set(title="loss, nats a token", xlabel="update")
     losses.set_ylim(bottom=0)
     for axes in others:
@@ -92,6 +96,7 @@ def _draw_adaptation(logged: list[dict[str, Any]], rows: list[dict[str, Any]], p
             _points(axes, {step: 100 * value for step, value in points.items()}, name, marker)
         axes.set(title="right answers, %", ylim=(0, 104), xlabel="update")
     for axes in (losses, *others):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(
             frameon=False, fontsize=8, handlelength=1.2, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=4

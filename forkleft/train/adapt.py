@@ -36,6 +36,7 @@ from forkleft.train.batches import (
 from forkleft.train.card import adapt_card
 from forkleft.train.progress import ProgressLine
 from forkleft.train.resume import LENGTHENED, decisive, name_of
+from forkleft.train.run_files import ADAPTATION
 from forkleft.train.student_trainer import StudentTrainer
 
 # What evaluations hide, instead of the number of an update: always the same.
@@ -166,25 +167,9 @@ class AdaptTrainer(StudentTrainer):
 
     # Evaluation.
 
-    def evaluate(
-        self,
-        eval_dataset: Any = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> dict[str, float]:
-        """The loss on held-out rows, in which always the same is hidden, and accuracy on `accuracy_questions` of them.
-
-        eval_dataset: rows, or several by name, as for the trainer itself (default: its own).
-        """
-        given = self.eval_dataset if eval_dataset is None else eval_dataset
-        if given is None:
-            raise ForkLeftError("there is nothing to evaluate on; give the trainer an eval_dataset")
-        if isinstance(given, Mapping):
-            of_all: dict[str, float] = {}
-            for name, rows in given.items():
-                of_all |= self.evaluate(rows, ignore_keys, f"{metric_key_prefix}_{name}")
-            return of_all
-        data = _held_out(self.student, given, self.args)
+    def _measured(self, rows: Any, prefix: str) -> dict[str, float]:
+        """The loss on held-out rows, where always the same is hidden, and accuracy on `accuracy_questions` of them."""
+        data = _held_out(self.student, rows, self.args)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         self.progress.phase("evaluation")
         training = self.model.training
@@ -192,15 +177,15 @@ class AdaptTrainer(StudentTrainer):
         sums = gather_object(self._called(partial(self._held_out_sums, data.samples[rank::world], data.budget)))
         self.model.train(training)
         self.progress.phase("")
-        losses = _means(sums, metric_key_prefix)
+        losses = _means(sums, prefix)
         # The loss of denoising is the loss: the one by which the best model is chosen.
-        metrics = {f"{metric_key_prefix}_loss": losses.pop(f"{metric_key_prefix}_denoising")}
+        metrics = {f"{prefix}_loss": losses.pop(f"{prefix}_denoising")}
         metrics |= {f"{name}_loss": value for name, value in losses.items()}
-        metrics[f"{metric_key_prefix}_rows"] = len(data.samples)
+        metrics[f"{prefix}_rows"] = len(data.samples)
         verifier, count = self.args.named_verifier(), self.args.accuracy_questions
         if verifier is not None and count and data.examples:
-            metrics |= self._accuracy(data.examples[:count], verifier, metric_key_prefix)
-        return self._tell_evaluation(metrics)
+            metrics |= self._accuracy(data.examples[:count], verifier, prefix)
+        return metrics
 
     def _held_out_sums(self, samples: Sequence[Sample], budget: int | None) -> list[tuple[Kind, float, float]]:
         found = []
@@ -234,7 +219,7 @@ class AdaptTrainer(StudentTrainer):
 
     @cached_property
     def _decisive(self) -> dict[str, Any]:
-        run = decisive(self.args, self.student, self.model, digests=data_digests(self.data))
+        run = decisive(self.args, self.student, self.model, digests=data_digests(self.data), objective=ADAPTATION)
         # What a user brings in place of ours is known by its name alone.
         return run if type(self) is AdaptTrainer else run | {"trainer": name_of(type(self))}
 

@@ -58,6 +58,10 @@ class StudentTrainer(SavingTrainer):
         """The rows of the current update in this process, for an error."""
 
     @abstractmethod
+    def _measured(self, rows: Any, prefix: str) -> dict[str, float]:
+        """The figures of held-out rows, whose names begin with the prefix."""
+
+    @abstractmethod
     def _card(self, tags: Sequence[str], metadata: Mapping[str, Any]) -> str:
         """The model card."""
 
@@ -144,6 +148,29 @@ class StudentTrainer(SavingTrainer):
         if self.is_world_process_zero() and "train_runtime" not in logs:
             self.metrics_file.write({"step": self.state.global_step} | logs)
 
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Measure the student on held-out data, as the objective does (`_measured`), divided among the processes.
+
+        eval_dataset: rows, or several by name, as for the trainer itself (default: its own).
+        """
+        given = self.eval_dataset if eval_dataset is None else eval_dataset
+        if given is None:
+            raise ForkLeftError("there is nothing to evaluate on; give the trainer an eval_dataset")
+        if isinstance(given, Mapping):
+            of_all: dict[str, float] = {}
+            for name, rows in given.items():
+                of_all |= self.evaluate(rows, ignore_keys, f"{metric_key_prefix}_{name}")
+            return of_all
+        metrics = self._measured(given, metric_key_prefix)
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
     def _accuracy(self, examples: Sequence[Example], verifier: Verifier, prefix: str) -> dict[str, float]:
         """How many questions are answered right, decoded as `eval_decoding` says, divided among the processes."""
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
@@ -162,11 +189,6 @@ class StudentTrainer(SavingTrainer):
         right = gather_object(verifier.judge([trajectory.text or "" for trajectory in written], expected, ids=ids))
         self.progress.phase("")
         return {f"{prefix}_accuracy": sum(right) / len(right), f"{prefix}_count": len(right)}
-
-    def _tell_evaluation(self, metrics: dict[str, float]) -> dict[str, float]:
-        self.log(dict(metrics))
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
 
     def train(self, *arguments: Any, **settings: Any) -> Any:
         """As in Transformers, but `True` resumes from the newest *whole* checkpoint. Saves the model at the end.

@@ -263,25 +263,9 @@ class ForkLeftTrainer(StudentTrainer):
 
     # Evaluation.
 
-    def evaluate(
-        self,
-        eval_dataset: Any = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> dict[str, float]:
-        """Accuracy on held-out questions, decoded as `eval_decoding` says, divided among the processes.
-
-        eval_dataset: rows, or several by name, as for the trainer itself (default: its own).
-        """
-        given = self.eval_dataset if eval_dataset is None else eval_dataset
-        if given is None:
-            raise ForkLeftError("there is nothing to evaluate on; give the trainer an eval_dataset")
-        if isinstance(given, Mapping):
-            of_all: dict[str, float] = {}
-            for name, rows in given.items():
-                of_all |= self.evaluate(rows, ignore_keys, f"{metric_key_prefix}_{name}")
-            return of_all
-        return self._tell_evaluation(self._accuracy(self._examples(given, self.args), self.verifier, metric_key_prefix))
+    def _measured(self, rows: Any, prefix: str) -> dict[str, float]:
+        """Accuracy on questions, decoded as `eval_decoding` says."""
+        return self._accuracy(self._examples(rows, self.args), self.verifier, prefix)
 
     # What is saved.
 
