@@ -15,12 +15,16 @@ if TYPE_CHECKING:
     from forkleft.rollout import Trajectory, generate
     from forkleft.students import Family, Student, convert, load_student, save_student
     from forkleft.teacher import Teacher, load_teacher
+    from forkleft.train.adapt import AdaptTrainer
+    from forkleft.train.adapt_config import AdaptConfig
     from forkleft.train.config import ForkLeftConfig
     from forkleft.train.trainer import ForkLeftTrainer
     from forkleft.verify import Verifier
 
 __version__ = "0.2.0.dev0"
 __all__ = [
+    "AdaptConfig",
+    "AdaptTrainer",
     "Family",
     "ForkLeftConfig",
     "ForkLeftTrainer",
@@ -38,6 +42,8 @@ __all__ = [
 ]
 
 _HOME = {
+    "AdaptConfig": "forkleft.train.adapt_config",
+    "AdaptTrainer": "forkleft.train.adapt",
     "Family": "forkleft.students",
     "ForkLeftConfig": "forkleft.train.config",
     "ForkLeftTrainer": "forkleft.train.trainer",

@@ -133,10 +133,14 @@ def read_jsonl(path: str | Path) -> list[tuple[str, dict[str, Any]]]:
 
     Raises ForkLeftError if there is no such file, or if a line is not a JSON object.
     """
+    return list(stream_jsonl(path))
+
+
+def stream_jsonl(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The same, read while it is iterated over."""
     path = Path(path)
     if not path.is_file():
         raise ForkLeftError(f"expected a JSON Lines file, found none at {path}")
-    rows = []
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
@@ -144,14 +148,13 @@ def read_jsonl(path: str | Path) -> list[tuple[str, dict[str, Any]]]:
                     row, where = json.loads(line), f"{path}, line {number}"
                     if not isinstance(row, dict):
                         raise ForkLeftError(f"{where}: expected a JSON object, found {line!r:.60}")
-                    rows.append((where, row))
+                    yield where, row
     except json.JSONDecodeError as error:
         raise ForkLeftError(f"{path}, line {number}: expected a JSON object, found {line!r:.60} ({error})") from error
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ForkLeftError(
             f"{path}: expected UTF-8 JSON Lines, cannot read it: {error}; copy the file anew"
         ) from error
-    return rows
 
 
 def missing_yaml(path: Path, kind: str) -> ForkLeftError:

@@ -55,6 +55,11 @@ class Vocabulary:
             valid.discard(pad_id)
         return cls(frozenset(valid), mask_id, tuple(stop_ids))
 
+    @property
+    def end_id(self) -> int:
+        """The stop id with which a response ends that a student is to learn: the first one within 𝒱."""
+        return next(i for i in self.stop_ids if i in self.valid)
+
     def excluded(self, rows: int) -> torch.Tensor:
         """`excluded_V`: which of the `rows` logits of an output head are outside 𝒱 and must become −inf."""
         excluded_V = torch.ones(rows, dtype=torch.bool)

@@ -249,3 +249,56 @@ def naive_forkleft(student, family, teacher, questions, verify, settings, draw, 
         d = naive_answer(teacher, q.prompt, **how)
         batch.append(replace(q, response=c, student_right=verify(q, c), teacher_right=verify(q, d)))
     return batch, naive_update(student, family, teacher, batch, settings, draw, stop_ids)
+
+
+# ---- Learning to denoise ----
+
+
+def hide(first, last, generator, low, high):
+    """The rule in words: a share, a spare draw, then one draw for each position; never nothing."""
+    draws = torch.rand(last - first + 2, generator=generator, dtype=torch.float64).tolist()
+    hidden = [first + k for k, draw in enumerate(draws[2:]) if draw < low + (high - low) * draws[0]]
+    return hidden or [first + int(draws[1] * (last - first))]
+
+
+def naive_denoising_loss(model, family, examples, generators, weighting, budget, shares):
+    """One forward for each block: everything before it clean, the block in part hidden, nothing after it."""
+    losses, means, lengths = [], [], []
+    for example, generator in zip(examples, generators, strict=True):
+        prompt = len(example.prompt)
+        sequence = [*example.prompt, *example.response]
+        stop = len(sequence) if budget is None else prompt + budget
+        if family.attention == "block" and sequence[-1] == STOP:
+            # Long enough for the last block to end within it.
+            far = len(sequence) + family.block_size if budget is None else stop
+            stop = segment_bounds(family, len(sequence) - 1, prompt, far)[1]
+        sequence += [STOP] * (stop - len(sequence))
+        begin = prompt
+        while begin < len(sequence):
+            last = len(sequence)
+            if family.attention == "block":
+                last = segment_bounds(family, begin, prompt, len(sequence))[1]
+            hidden = hide(begin, last, generator, *shares)
+            noisy = [MASK if position in hidden else sequence[position] for position in range(last)]
+            logits = plain_logits(model, family, noisy, prompt)
+            for position in hidden:
+                source = position if family.head == "same" else position - 1
+                losses.append(-logits[source].log_softmax(-1)[sequence[position]])
+            means.append(torch.stack(losses[-len(hidden) :]).mean())
+            lengths.append(last - begin)
+            begin = last
+    if weighting == "uniform":
+        return torch.stack(losses).mean()
+    # 1/t at each hidden position makes of a block its mean loss times its length.
+    return sum(mean * length for mean, length in zip(means, lengths, strict=True)) / sum(lengths)
+
+
+def naive_causal_loss(model, examples):
+    """One forward for each token, of all before it."""
+    losses = []
+    for example in examples:
+        for i, token in enumerate(example.response):
+            before = [*example.prompt, *example.response[:i]]
+            logits = plain_logits(model, Family("block", 1, "absolute"), before, len(before))
+            losses.append(-logits[-1].log_softmax(-1)[token])
+    return torch.stack(losses).mean()

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from forkleft import ForkLeftConfig, ForkLeftTrainer, load_student, load_teacher
+from forkleft.lab.models import model_path
 from forkleft.lab.questions import questions
 from forkleft.objective.update import update_loss
 
-ONE_UPDATE = Path(__file__).parents[1] / "examples" / "one_update.py"
+ONE_UPDATE, OWN_MODEL = (Path(__file__).parents[1] / "examples" / name for name in ("one_update.py", "own_model.py"))
 # One line of the table: question, route, tokens, content loss, ranking loss.
 ROW = re.compile(r"(\S+\?) +([A-Z]+) +(\d+) +(\d\.\d+) +(\d\.\d+)")
 
@@ -75,3 +76,61 @@ def test_one_update_prints_what_the_trainer_computes(tmp_path):
             teacher_weight_VE=teacher.head_weight,
         )
     assert after == pytest.approx(loss.item(), **near)
+
+
+ADAPT = """
+student: elsewhere
+train_data: lab:train
+train_questions: 32
+output_dir: elsewhere
+verifier: lab
+prompt_template: "{question}"
+max_new_tokens: 64
+max_steps: 4
+tokens_per_batch: 600
+causal_weight: 0.2
+learning_rate: 1e-3
+save_strategy: steps
+save_steps: 2
+use_cpu: true
+dataloader_pin_memory: false
+"""
+TRAIN = """
+student: elsewhere
+teacher: elsewhere
+teacher_dtype: float32
+train_data: lab:train
+train_questions: 8
+output_dir: elsewhere
+verifier: lab
+prompt_template: "{question}"
+max_new_tokens: 64
+teacher_max_new_tokens: 64
+passes: 4
+max_steps: 2
+questions_per_update: 4
+showcase_questions: 2
+use_cpu: true
+dataloader_pin_memory: false
+"""
+
+
+@pytest.mark.slow
+def test_the_path_of_a_model_of_ones_own(tmp_path):
+    """A lab model takes the place of a real one: all steps, and a second call that has nothing left to make."""
+    (tmp_path / "adapt.yaml").write_text(ADAPT)
+    (tmp_path / "train.yaml").write_text(TRAIN)
+    words = ["--model", str(model_path("teacher-weak")), "--family", "fast-dllm-v2", "--block-size", "8"]
+    words += ["--adapt", "adapt.yaml", "--train", "train.yaml", "--benchmark", "lab-chain-2", "--limit", "6"]
+    words += ["--held-out", "lab:chain-2", "--held-out-questions", "6", "--verifier", "lab", "--output", "out"]
+    for call in (1, 2):
+        command = [sys.executable, str(OWN_MODEL), *words]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr[-3000:]
+        made = re.findall(r"^\$ forkleft (\w+)", ran.stdout, flags=re.MULTILINE)
+        first = ["convert", "adapt", "answer", "train", *["eval"] * 3, *["probe"] * 3] if call == 1 else []
+        assert made == [*first, "compare", "compare", "report"]
+    stages = re.findall(r"^  (\w+) +kl (\d\.\d+) .*same (\d\.\d+)", ran.stdout, flags=re.MULTILINE)
+    assert [name for name, *_ in stages] == ["student", "adapted", "trained"]
+    assert load_student(tmp_path / "out" / "trained").family.head == "shifted"
+    assert (tmp_path / "out" / "trained" / "report.html").is_file()

@@ -26,7 +26,7 @@ from forkleft.teacher.answers import AnswerCache, cached_answers
 from forkleft.train.metrics import StepFile
 from forkleft.train.prepare import prepare_examples, sharing_vocabulary
 from forkleft.train.recipes import read_options, recipe_of, recipe_page
-from forkleft.train.resume import check_resumable, decisive_data, decisive_options
+from forkleft.train.resume import check_resumable, decisive_data, decisive_options, questions_digest
 from forkleft.train.run_files import RUN_FILE
 
 BEFORE = Path(__file__).parent / "written_before"
@@ -121,7 +121,7 @@ def test_a_run_is_the_same_run(written, tmp_path):
     checkpoint.mkdir()
     shutil.copy(written / "run" / RUN_FILE, checkpoint)
     (checkpoint / "optimizer.pt").touch()
-    run = decisive_options(config) | decisive_data(student, examples)
+    run = decisive_options(config) | decisive_data(student, questions=questions_digest(examples))
     assert {"questions", "chat_template", "family", "format"} <= run.keys()
     assert check_resumable(checkpoint, run, in_part=True) is None
 

@@ -8,10 +8,12 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import torch
 from exact import float64_throughout
 from peft import LoraConfig
@@ -94,6 +96,32 @@ def state_digest(trainer) -> str:
         for name, value in sorted(moments.items()):
             digest.update(f"{index}{name}".encode() + torch.as_tensor(value).numpy().tobytes())
     return digest.hexdigest()
+
+
+def run_program(program, output, changes, *words, processes=1):
+    """A run of such a program in processes of its own; says whether it was killed."""
+    launch = [sys.executable]
+    if processes > 1:
+        launch += ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--master-port", "0"]
+        launch += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, program.parents[:2])), "OMP_NUM_THREADS": "1"}
+    command = [*launch, str(program), str(output), json.dumps(changes), *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    killed = "Signal 9" in done.stderr or done.returncode == -9
+    if done.returncode and not killed:
+        raise AssertionError(done.stderr[-3000:])
+    return "killed" if killed else "ended"
+
+
+def in_float32(loss):
+    """The sum in which Transformers logs a loss has a few of float32's last digits as its error."""
+    return pytest.approx(loss, rel=4 * torch.finfo(torch.float32).eps)
+
+
+def without_times(path):
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    timed = ("seconds", "runtime", "per_second", "memory")
+    return [{k: v for k, v in row.items() if not any(word in k for word in timed)} for row in rows if "loss" in row]
 
 
 class KillAt(TrainerCallback):

@@ -35,4 +35,7 @@ def run(options: argparse.Namespace) -> None:
         gguf_file=options.gguf_file,
         dtype=None if options.dtype is None else getattr(torch, options.dtype),
     )
-    print(f"{options.output}: a student of family {options.family}, to be trained before it can write")
+    print(
+        f"{options.output}: a student of family {options.family}; it cannot write yet: let it learn to denoise "
+        f"(forkleft adapt --student {options.output} …)"
+    )

@@ -24,6 +24,12 @@ def add(commands: Commands) -> None:
     )
     sampling.add_argument("--json", action="store_true", help="one JSON object a line")
 
+    words = add_command(lab_commands, "words", word_problems, "print word problems for small language models, as JSON")
+    words.add_argument("--steps", type=int, default=1, help="1 or 2 (default 1)")
+    words.add_argument("--count", type=int, default=3, help="how many (default 3)")
+    words.add_argument("--seed", type=int, default=0, help="another seed gives other problems (default 0)")
+    words.add_argument("--split", choices=("train", "heldout"), default="train", help="default train")
+
     measuring = add_command(lab_commands, "accuracy", accuracy, "measure the lab's models on held-out questions")
     measuring.add_argument("--model", action="append", metavar="NAME", help="a lab model (repeatable; default all)")
     measuring.add_argument(
@@ -67,6 +73,14 @@ def sample(options: argparse.Namespace) -> None:
         print(item.id)
         for name, text in lines:
             print(f"  {name:<9} {text}")
+
+
+def word_problems(options: argparse.Namespace) -> None:
+    """`forkleft lab words`."""
+    from forkleft.lab import words
+
+    for row in words.word_problems(options.count, options.steps, split=options.split, seed=options.seed):
+        print(json.dumps(row))
 
 
 def accuracy(options: argparse.Namespace) -> None:

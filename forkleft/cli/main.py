@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from forkleft import __version__
 from forkleft.cli import (
+    adapt,
     answer,
     compare,
     convert,
@@ -33,6 +34,7 @@ from forkleft.errors import ForkLeftError, did_you_mean
 _COMMANDS = (
     demo,
     train,
+    adapt,
     answer,
     plan,
     generate,

@@ -1,9 +1,14 @@
 """`forkleft probe`: what a student knows from the left alone, and when it decides its forks."""
 
 import argparse
+from typing import TYPE_CHECKING, Any
 
 from forkleft.cli.arguments import ORDERS, Commands, add_command, hide_loading_bars, model_arguments, student_of
 from forkleft.objective.fork_entropy import FORK_ENTROPY
+
+if TYPE_CHECKING:
+    from forkleft.prompts import Message, Reading
+    from forkleft.students import Student
 
 
 def add(commands: Commands) -> None:
@@ -27,6 +32,8 @@ def add(commands: Commands) -> None:
     fork = f"a position is a fork if the prefix leaves so many nats open (default {FORK_ENTROPY}: two equal ways)"
     probe.add_argument("--fork-entropy", type=float, default=FORK_ENTROPY, metavar="NATS", help=fork)
     probe.add_argument("--batch-size", type=int, default=16, metavar="N", help="questions at a time (default 16)")
+    teacher = "measure instead how near the student's predictions are to this autoregressive model's"
+    probe.add_argument("--teacher", metavar="MODEL", help=teacher)
     probe.add_argument("--json", action="store_true", help="numbers instead of tables")
 
 
@@ -66,6 +73,9 @@ def run(options: argparse.Namespace) -> None:
         if reference is not None
     ]
     settings = {"budget": budget, "geometry": options.geometry, "batch_size": options.batch_size}
+    if options.teacher is not None:
+        _print_agreement(options, student, readings, {example.id: example.messages for example in examples}, settings)
+        return
     views = probe_views(student, readings, **settings)
     passes = options.passes or student.family.sub_block or student.family.block_size
     found, answers = {}, [example.answer for example in examples]
@@ -83,3 +93,32 @@ def run(options: argparse.Namespace) -> None:
         return
     title = f"{options.model} on {len(readings)} solutions of {options.data}, {options.geometry} prefix"
     Console().print(probe_page(views, found, title=title, fork_entropy=options.fork_entropy))
+
+
+def _print_agreement(
+    options: argparse.Namespace,
+    student: "Student",
+    readings: "list[Reading]",
+    messages: "dict[str, tuple[Message, ...]]",
+    settings: dict[str, Any],
+) -> None:
+    """Print how near the student is to a teacher; as JSON, with the numbers of every position."""
+    import json
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from forkleft.prompts import prompt_ids
+    from forkleft.report.probe import agreement_table
+    from forkleft.study.agreement import agreement
+    from forkleft.teacher import load_teacher
+    from forkleft.train.prepare import sharing_vocabulary
+
+    teacher = load_teacher(options.teacher, student=student, batch_size=options.batch_size)
+    prompts = [prompt_ids(teacher.tokenizer, messages[reading.id]) for reading in readings]
+    found = agreement(sharing_vocabulary(student, teacher), teacher, readings, prompts, **settings)
+    if options.json:
+        print(json.dumps(asdict(found)))
+        return
+    title = f"{options.model} and {options.teacher} on {len(readings)} solutions of {options.data}"
+    Console().print(agreement_table(found, title=title))

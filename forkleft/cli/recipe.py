@@ -1,4 +1,4 @@
-"""The arguments of commands that take a recipe: `forkleft train` and `forkleft answer`."""
+"""The arguments of commands that take a recipe: `forkleft train`, `forkleft answer` and `forkleft adapt`."""
 
 import argparse
 import textwrap
@@ -11,42 +11,45 @@ from forkleft.files import missing_yaml
 
 # Before the description of an option.
 _INDENT = " " * 4
+_LAB = "recipes/lab.yaml"
 
 
-def recipe_arguments(command: argparse.ArgumentParser) -> None:
+def recipe_arguments(command: argparse.ArgumentParser, example: str = _LAB) -> None:
     """Add `--config`, `--options`, and a usage line that says that options of the recipe may follow."""
     command.usage = f"{command.prog} --config FILE [--OPTION VALUE ...]"
     command.epilog = "Every option of the recipe can be given behind it and then wins: --learning_rate 1e-6."
-    command.add_argument("--config", type=Path, metavar="FILE", help="a recipe, such as recipes/lab.yaml")
+    command.add_argument("--config", type=Path, metavar="FILE", help=f"a recipe, such as {example}")
     command.add_argument("--options", action="store_true", help="list all options, and what they do")
 
 
-def recipe_options(options: argparse.Namespace) -> dict[str, Any] | None:
-    """The options of the recipe and the command line; None if only the list of options was asked for."""
+def recipe_options(options: argparse.Namespace, form: str = "TRAIN", example: str = _LAB) -> dict[str, Any] | None:
+    """The options of the recipe and the command line; None if only the list of options was asked for.
+
+    form: the name of the kind of recipe in `forkleft.train.recipes`, which is not imported before it is needed.
+    """
     if options.options:
-        _list_options()
+        _list_options(form)
         return None
     # Checked before anything heavy is imported, so that these errors come at once.
     if options.config is None:
-        raise ForkLeftError(
-            "expected a recipe: --config recipes/lab.yaml, for instance; --options lists what is in one"
-        )
+        raise ForkLeftError(f"expected a recipe: --config {example}, for instance; --options lists what is in one")
     if not options.config.exists():
         raise missing_yaml(options.config, "recipe")
     from forkleft.train import recipes
 
     hide_loading_bars()
-    return recipes.read_options(options.config, options.rest)
+    return recipes.read_options(options.config, options.rest, getattr(recipes, form))
 
 
-def _list_options() -> None:
+def _list_options(form: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from forkleft.train import recipes
     from forkleft.train.recipes import default_of, grouped_options, help_of
 
     console = Console()
-    for title, options in grouped_options().items():
+    for title, options in grouped_options(getattr(recipes, form)).items():
         console.print(f"\n{title}", style="bold underline", highlight=False)
         for name, option in options.items():
             head = Text.assemble((name, "bold"), "  ", (f"default {default_of(option)!r}", "dim"))

@@ -4,7 +4,7 @@ import copy
 import logging
 import os
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from forkleft.cli.sources import rows_of
 from forkleft.errors import ForkLeftError, check_choice
-from forkleft.files import write_text
+from forkleft.files import check_writable, write_text
 from forkleft.progress import Meter
 from forkleft.report.curves import draw_curves
 from forkleft.report.page import write_report
@@ -36,12 +36,15 @@ from forkleft.teacher import (
 )
 from forkleft.teacher.answers import Answerer, Renamed, answer_key
 from forkleft.train import checkpoints
+from forkleft.train.batches import batches_of
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.data import Example, read_ids, rows_named
 from forkleft.train.folders import RunFolder, in_main_process
 from forkleft.train.preflight import Prepared, check_folder, check_options, check_updates, plan_of
-from forkleft.train.prepare import prepare_examples, sharing_vocabulary
-from forkleft.train.recipes import API_KEY, TEACHER_API_KEY, Recipe, recipe_page
+from forkleft.train.prepare import check_adapted, prepare_examples, sharing_vocabulary
+from forkleft.train.recipes import API_KEY, TEACHER_API_KEY, Recipe, StudentRecipe, recipe_page
+from forkleft.train.resume import decisive_data, questions_digest
+from forkleft.train.run_config import RunConfig
 from forkleft.train.trainer import ForkLeftTrainer
 
 _LOG = logging.getLogger(__name__)
@@ -49,7 +52,7 @@ _LOG = logging.getLogger(__name__)
 _ASKING = "teacher"
 
 
-class _KeptRecipe(TrainerCallback):
+class KeptRecipe(TrainerCallback):
     """Writes a recipe that repeats the run into the output folder, when the run begins."""
 
     def __init__(self, page: str, folder: Path) -> None:
@@ -58,6 +61,7 @@ class _KeptRecipe(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
+        """Write it, in the main process."""
         if state.is_world_process_zero:
             write_text(self.folder / "recipe.yaml", self.page)
 
@@ -76,7 +80,7 @@ def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> Fo
         teacher = teacher_of(recipe, student) if recipe.teacher_url is None else found.teacher
         settings: dict[str, Any] = {}
         if recipe.lora_rank is not None:
-            settings["peft_config"] = _adapters(recipe, recipe.lora_rank)
+            settings["peft_config"] = adapters_of(recipe, recipe.lora_rank)
         trainer = ForkLeftTrainer(
             student,
             teacher,
@@ -85,7 +89,7 @@ def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> Fo
             found.held_out,
             answerer=_server(recipe, teacher),
             merge_adapters=recipe.merge_adapters,
-            callbacks=[_KeptRecipe(recipe_page(said), folder.path)],
+            callbacks=[KeptRecipe(recipe_page(said), folder.path)],
             folder=folder,
             **settings,
         )
@@ -121,9 +125,13 @@ def check(recipe: Recipe, config: ForkLeftConfig, remarks: Sequence[str] = ()) -
     """Check a run as `train` does before it loads the models, and print what it would do, with the remarks."""
     folder = RunFolder(config.output_path)
     found = prepare(recipe, config, folder)
+    print_plan(plan_of(recipe, config, folder, found), remarks)
+
+
+def print_plan(lines: Iterable[tuple[str, str]], remarks: Sequence[str]) -> None:
+    """Print what a run would do, as rows of a name and a text, and remarks on it."""
     if PartialState().is_main_process:
-        lines = [*plan_of(recipe, config, folder, found), *(("remark", remark) for remark in remarks)]
-        for name, text in lines:
+        for name, text in [*lines, *(("remark", remark) for remark in remarks)]:
             print(_wrapped(f"{name:<10} {text}", indent=" " * 11))
 
 
@@ -139,19 +147,22 @@ def prepare(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder) -> Prepar
     """
     check_options(recipe, config)
     in_main_process(partial(check_folder, config, folder))
+    in_main_process(partial(check_writable, config.answer_file.parent, "answer_cache"))
     student, teacher = _without_weights(recipe)
     if isinstance(teacher, RemoteTeacher):
         in_main_process(teacher.server.check)
+    check_adapted(student, config)
     if recipe.lora_rank is not None:
-        _check_adapters(_adapters(recipe, recipe.lora_rank), student)
+        check_adapters(adapters_of(recipe, recipe.lora_rank), student)
     held_out, verifier = None, config.named_verifier()
     if recipe.eval_data is not None:
-        held_out = prepare_examples(student, teacher, _eval_rows(recipe, recipe.eval_data, config), config, verifier)
+        held_out = prepare_examples(student, teacher, eval_rows(recipe, recipe.eval_data, config), config, verifier)
     examples = prepare_examples(student, teacher, _train_rows(recipe, config), config, verifier)
-    check_updates(config, len(examples))
+    check_updates(config, batches_of(config, len(examples)))
     in_main_process(partial(_check_answers, recipe, config, teacher, examples))
     found = Prepared(student, teacher, examples, held_out)
-    in_main_process(partial(check_folder, config, folder, found))
+    data = decisive_data(student, questions=questions_digest(examples))
+    in_main_process(partial(check_folder, config, folder, data))
     return found
 
 
@@ -242,7 +253,7 @@ def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
         )
 
 
-def student_of(recipe: Recipe, *, weights: bool = True) -> Student:
+def student_of(recipe: StudentRecipe, *, weights: bool = True) -> Student:
     """The student of a recipe, in float32: bfloat16 weights hardly move at the learning rates of post-training."""
     token = recipe.mask_token
     return load_student(
@@ -298,22 +309,27 @@ def _train_rows(recipe: Recipe, config: ForkLeftConfig) -> Sequence[Mapping[str,
         raise ForkLeftError("train_route is of the routes.jsonl that train_ids names; add train_ids, or leave it out")
     # Read before the data, which may take long to load.
     names = None if recipe.train_ids is None else read_ids(recipe.train_ids, recipe.train_route)
-    with _said_in("train_data"):
-        rows = rows_of(
-            recipe.train_data,
-            recipe.train_subset,
-            recipe.train_split,
-            recipe.train_questions,
-            recipe.columns,
-            config.seed,
-        )
+    rows = train_rows(recipe, config)
     if recipe.train_ids is None or names is None:
         return rows
     return rows_named(rows, names, config.prompt_template, source=recipe.train_ids)
 
 
-def _eval_rows(recipe: Recipe, source: str, config: ForkLeftConfig) -> list[dict[str, Any]]:
-    with _said_in("eval_data"):
+def train_rows(recipe: StudentRecipe, config: RunConfig) -> list[dict[str, Any]]:
+    """The rows of a recipe's training data."""
+    with said_in("train_data"):
+        return rows_of(*train_source(recipe, config))
+
+
+def train_source(recipe: StudentRecipe, config: RunConfig) -> tuple[Any, ...]:
+    """Where a recipe's training data comes from, as `rows_of` and `RowStream` take it."""
+    chosen = (recipe.train_data, recipe.train_subset, recipe.train_split, recipe.train_questions, recipe.columns)
+    return (*chosen, config.seed)
+
+
+def eval_rows(recipe: StudentRecipe, source: str, config: RunConfig) -> list[dict[str, Any]]:
+    """The rows of a recipe's data for evaluation."""
+    with said_in("eval_data"):
         return rows_of(
             source,
             recipe.eval_subset,
@@ -325,7 +341,7 @@ def _eval_rows(recipe: Recipe, source: str, config: ForkLeftConfig) -> list[dict
 
 
 @contextmanager
-def _said_in(option: str) -> Iterator[None]:
+def said_in(option: str) -> Iterator[None]:
     """Put the option's name in front of errors that are raised within."""
     try:
         yield
@@ -354,7 +370,8 @@ def _key(variable: str) -> str | None:
     return os.environ.get(variable, "").strip() or None
 
 
-def _adapters(recipe: Recipe, rank: int) -> Any:
+def adapters_of(recipe: StudentRecipe, rank: int) -> Any:
+    """The adapters that a recipe names. Raises ForkLeftError if PEFT is not installed."""
     try:
         from peft import LoraConfig
     except ImportError as error:
@@ -369,7 +386,8 @@ def _adapters(recipe: Recipe, rank: int) -> Any:
     )
 
 
-def _check_adapters(adapters: Any, student: Student) -> None:
+def check_adapters(adapters: Any, student: Student) -> None:
+    """Raise ForkLeftError if a student cannot have these adapters."""
     from peft import get_peft_model
 
     try:

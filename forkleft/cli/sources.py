@@ -1,60 +1,86 @@
 """Where the questions of a recipe come from: the lab, a JSON Lines file, or a data set of the hub."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from forkleft.errors import ForkLeftError
-from forkleft.files import read_jsonl
+from forkleft.files import stream_jsonl
 from forkleft.lab.questions import HELD_OUT_SETS, held_out, training_stream
 
 _LAB = "lab:"
 _LAB_TRAIN = "train"
 
 
+@dataclass(frozen=True)
+class RowStream:
+    """The rows of a data source, read anew each time that it is iterated over, with its columns renamed.
+
+    Raises ForkLeftError if it cannot be read.
+    """
+
+    source: str
+    subset: str | None
+    split: str
+    count: int | None
+    columns: Mapping[str, str] | None
+    seed: int
+    # Of the hub: download rows as they are read.
+    remote: bool = True
+
+    def __post_init__(self) -> None:
+        if self.count is not None and self.count < 1:
+            raise ForkLeftError(f"{self.source}: expected at least 1 question to take, found {self.count}")
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if self.source.startswith(_LAB):
+            rows = _lab_rows(self.source.removeprefix(_LAB), self.seed)
+        elif self.source.endswith((".jsonl", ".json", ".jsonl.gz", ".json.gz")):
+            rows = (row for _, row in stream_jsonl(self.source))
+        else:
+            rows = _hub_rows(self.source, self.subset, self.split, streaming=self.remote)
+        renamed = self.columns or {}
+        for number, row in enumerate(islice(rows, self.count)):
+            if number == 0:
+                self._check_columns(row, renamed)
+            yield {**row, **{ours: row.get(theirs) for ours, theirs in renamed.items()}}
+
+    def _check_columns(self, row: Mapping[str, Any], renamed: Mapping[str, str]) -> None:
+        for ours, theirs in renamed.items():
+            if theirs not in row:
+                raise ForkLeftError(
+                    f"{self.source} has no column {theirs!r}, there are {', '.join(row)}; name the right one for "
+                    f"{ours} (columns for train_data, eval_columns for eval_data)"
+                )
+
+
 def rows_of(
     source: str, subset: str | None, split: str, count: int | None, columns: Mapping[str, str] | None, seed: int
 ) -> list[dict[str, Any]]:
-    """The rows of a data source, with its columns renamed. Raises ForkLeftError if it cannot be read."""
-    if count is not None and count < 1:
-        raise ForkLeftError(f"{source}: expected at least 1 question to take, found {count}")
-    if source.startswith(_LAB):
-        rows = _lab_rows(source.removeprefix(_LAB), count, seed)
-    elif source.endswith((".jsonl", ".json", ".jsonl.gz", ".json.gz")):
-        rows = [row for _, row in read_jsonl(source)]
-    else:
-        rows = _hub_rows(source, subset, split)
-    rows = list(islice(rows, count))
-    for ours, theirs in (columns or {}).items():
-        if rows and theirs not in rows[0]:
-            raise ForkLeftError(
-                f"{source} has no column {theirs!r}, there are {', '.join(rows[0])}; name the right one for "
-                f"{ours} (columns for train_data, eval_columns for eval_data)"
-            )
-        rows = [{**row, ours: row.get(theirs)} for row in rows]
-    return rows
+    """All rows of a data source. Raises ForkLeftError as `RowStream` does, and if the source has no end."""
+    if source == _LAB + _LAB_TRAIN and count is None:
+        raise ForkLeftError("lab:train has no end; say with train_questions how many to take")
+    return list(RowStream(source, subset, split, count, columns, seed, remote=False))
 
 
-def _lab_rows(name: str, count: int | None, seed: int) -> list[dict[str, Any]]:
+def _lab_rows(name: str, seed: int) -> Iterator[dict[str, Any]]:
     if name == _LAB_TRAIN:
-        if count is None:
-            raise ForkLeftError("lab:train has no end; say with train_questions how many to take")
-        items: Sequence = list(islice(training_stream(seed), count))
+        items: Iterable = training_stream(seed)
     elif name in HELD_OUT_SETS:
         items = held_out(name)
     else:
         sets = ", ".join(_LAB + known for known in (_LAB_TRAIN, *HELD_OUT_SETS))
         raise ForkLeftError(f"the lab has no data {name!r}; there are {sets}")
-    return [
-        {"id": item.id, "question": item.prompt, "answer": item.answer, "solution": item.solution} for item in items
-    ]
+    for item in items:
+        yield {"id": item.id, "question": item.prompt, "answer": item.answer, "solution": item.solution}
 
 
-def _hub_rows(source: str, subset: str | None, split: str) -> Any:
+def _hub_rows(source: str, subset: str | None, split: str, *, streaming: bool = False) -> Any:
     from datasets import load_dataset
 
     try:
-        return load_dataset(source, subset, split=split)
+        return load_dataset(source, subset, split=split, streaming=streaming)
     except Exception as error:  # no network, no such data set, no such split: each its own class
         raise ForkLeftError(
             f"cannot load {source!r} (subset {subset}, split {split}) from the hub: {error}; a JSON Lines file, "

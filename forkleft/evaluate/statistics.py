@@ -195,6 +195,19 @@ def clustered_mean(
     return _around(mean, *(interval or _wilson(mean, len(set(clusters)), level)))
 
 
+def clustered_number(
+    values: Sequence[float], clusters: Sequence[str], level: float = 0.95, resamples: int = 10_000, seed: int = 0
+) -> Estimate:
+    """As `clustered_mean`, of any numbers, such as losses or their differences.
+
+    If all clusters have the same mean, the interval has no width: nothing is known about how large numbers can be.
+    Raises ForkLeftError if lengths differ, there are no items, or there is one cluster only.
+    """
+    _check_lengths(values=values, clusters=clusters)
+    mean, interval = _bootstrap(values, clusters, level, resamples, seed)
+    return _around(mean, *(interval or (mean, mean)))
+
+
 def clustered_gain(
     a: Sequence[float],
     b: Sequence[float],

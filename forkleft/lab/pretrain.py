@@ -5,46 +5,37 @@
     python -m forkleft.lab.pretrain student --family block --seed 1 --output runs/student-block-2
 
 Teachers learn to predict the next token of the solution, given the question. Students are made as real ones are: an
-autoregressive model first, then denoising, block by block (`objective/denoising.py`). They saw `*` in few of their
-steps. In a last phase, with longer blocks, most results of `*` are random digits, told only by what follows: the
-student unlearns a part of `*`, is unsure of it from the left, and reads it off the right.
+autoregressive model first, then denoising, block by block; each phase is a run of `AdaptTrainer`. They saw `*` in few
+of their steps. In a last phase, with longer blocks, most results of `*` are random digits, told only by what follows:
+the student unlearns a part of `*`, is unsure of it from the left, and reads it off the right.
 
 A run is a function of its arguments: same machine, same thread count, same weights. Each run ends by measuring the
 held-out sets and writing the model's card.
 """
 
 import argparse
-import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
-from rich.console import Console
-from transformers import (
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from forkleft.errors import ForkLeftError
 from forkleft.lab.accuracy import measure, tally_of
 from forkleft.lab.benchmarks import MAX_NEW_TOKENS, lab_set
 from forkleft.lab.models import FAMILIES, Card, LabModel, lab_student, save_model
-from forkleft.lab.questions import EQUAL_SHARES, HELD_OUT_SETS, Question, check_shares, training_stream
+from forkleft.lab.questions import EQUAL_SHARES, HELD_OUT_SETS, check_shares, training_stream
 from forkleft.lab.tokenizer import END_OF_TEXT, END_OF_TURN, build_tokenizer
-from forkleft.objective.denoising import Sample, denoising_loss
-from forkleft.progress import Meter
-from forkleft.prompts import prompt_ids
-from forkleft.randomness import keyed_generator
 from forkleft.students import Student
 from forkleft.students.bundled import LAB_VERSION
+from forkleft.train.adapt import AdaptTrainer
+from forkleft.train.adapt_config import AdaptConfig
 
-_IGNORED = -100
 _HEAD_DIM = 24
 _LAST_SEED, _LAST_WARMUP = 1000, 25
 
@@ -69,7 +60,7 @@ class Pretraining:
     choice_share: float = 0.5
     # The block size of a student's denoising before the last phase, which has the family's.
     first_block: int = 16
-    # A student's last phase: so many steps of denoising, weighted by 1/t (`last_rate`). `guessed` is the share of
+    # A student's last phase: so many steps of denoising, weighted by 1/t. `guessed` is the share of
     # `*` results that are random digits.
     last_steps: int = 0
     last_lr: float = 1e-3
@@ -124,40 +115,23 @@ def build_model(recipe: Pretraining, tokenizer: PreTrainedTokenizerFast) -> Qwen
     return model
 
 
-def encode(question: Question, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """Prompt ids and response ids (with the stop token) of a question and its reference solution."""
-    prompt = prompt_ids(tokenizer, [{"role": "user", "content": question.prompt}])
-    return prompt, tokenizer.encode(question.solution + END_OF_TURN, add_special_tokens=False)
+class Questions:
+    """Rows of a training stream from a number of questions on, which can be read again from there."""
 
+    def __init__(self, skipped: int = 0, **settings: Any) -> None:
+        self._skipped, self._settings = skipped, settings
 
-def teacher_batch(
-    stream: Iterator[Question], size: int, tokenizer: PreTrainedTokenizerFast
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`ids_BT` padded on the right, and `labels_BT` that are ignored on the prompt and the padding."""
-    rows = [encode(next(stream), tokenizer) for _ in range(size)]
-    length = max(len(prompt) + len(response) for prompt, response in rows)
-    ids_BT = torch.full((size, length), tokenizer.pad_token_id)
-    labels_BT = torch.full((size, length), _IGNORED)
-    for row, (prompt, response) in enumerate(rows):
-        end = len(prompt) + len(response)
-        ids_BT[row, :end] = torch.tensor(prompt + response)
-        labels_BT[row, len(prompt) : end] = torch.tensor(response)
-    return ids_BT, labels_BT
-
-
-def learning_rate(recipe: Pretraining, step: int, steps: int) -> float:
-    """Linear warm-up, then a cosine down to 5% of the peak."""
-    if step < recipe.warmup:
-        return recipe.lr * (step + 1) / recipe.warmup
-    done = (step - recipe.warmup) / max(1, steps - recipe.warmup)
-    return recipe.lr * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        for item in islice(training_stream(**self._settings), self._skipped, None):
+            yield {"question": item.prompt, "answer": item.answer, "solution": item.solution}
 
 
 def train_teacher(recipe: Pretraining) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
     """Train an autoregressive teacher; deterministic in the recipe."""
     tokenizer = build_tokenizer()
     model = build_model(recipe, tokenizer)
-    _train(model, recipe, recipe.steps, _stream(recipe), _causal_loss(model, recipe, tokenizer))
+    # Next tokens are predicted in the same way by a student of any family.
+    _train(lab_student(model, tokenizer, FAMILIES["block"]), recipe, _questions(recipe), recipe.steps, causal=True)
     return model, tokenizer
 
 
@@ -165,84 +139,77 @@ def train_student(recipe: Pretraining, family: str) -> Student:
     """Train a diffusion student of a lab family; deterministic in the recipe."""
     tokenizer = build_tokenizer()
     model = build_model(recipe, tokenizer)
-    stream = _stream(recipe)
-    _train(model, recipe, recipe.causal_steps, stream, _causal_loss(model, recipe, tokenizer))
     first = lab_student(model, tokenizer, replace(FAMILIES[family], block_size=recipe.first_block))
-    hidden = keyed_generator(recipe.seed, "denoising")
-
-    def denoising(stream: Iterator[Question]) -> torch.Tensor:
-        samples = [Sample(*encode(next(stream), tokenizer)) for _ in range(recipe.batch)]
-        return denoising_loss(first, samples, budget=MAX_NEW_TOKENS, generator=hidden)
-
-    _train(model, recipe, recipe.steps, stream, denoising)
+    if recipe.causal_steps:
+        _train(first, recipe, _questions(recipe), recipe.causal_steps, causal=True)
+    _train(first, recipe, _questions(recipe, recipe.causal_steps * recipe.batch), recipe.steps)
     student = lab_student(model, tokenizer, FAMILIES[family])
-    train_last(student, recipe)
+    if recipe.last_steps:
+        train_last(student, recipe)
     return student
 
 
 def train_last(student: Student, recipe: Pretraining) -> None:
-    """The last phase, on questions and hidden positions of its own."""
-    stream = training_stream(
-        _LAST_SEED + recipe.seed,
+    """The last phase, on questions of its own, with a short warm-up and a rate that ends at zero."""
+    questions = Questions(
+        seed=_LAST_SEED + recipe.seed,
         shares=recipe.last_shares,
         choice_share=recipe.choice_share,
         guessed=recipe.guessed,
     )
-    hidden = keyed_generator(recipe.seed, "finishing")
+    decay = max(1, recipe.last_steps // 4)
+    _train(
+        student,
+        recipe,
+        questions,
+        recipe.last_steps,
+        weighting="1/t",
+        seed=_LAST_SEED + recipe.seed,
+        learning_rate=recipe.last_lr,
+        lr_scheduler_type="warmup_stable_decay",
+        lr_scheduler_kwargs={"num_decay_steps": decay, "decay_type": "linear", "min_lr_ratio": 0.0},
+        warmup_steps=min(_LAST_WARMUP, recipe.last_steps - decay),
+    )
 
-    def denoising(stream: Iterator[Question]) -> torch.Tensor:
-        samples = [Sample(*encode(next(stream), student.text_tokenizer)) for _ in range(recipe.batch)]
-        return denoising_loss(student, samples, budget=MAX_NEW_TOKENS, generator=hidden, weighting="ratio")
 
-    _train(student.model, recipe, recipe.last_steps, stream, denoising, lambda step: last_rate(recipe, step))
-
-
-def last_rate(recipe: Pretraining, step: int) -> float:
-    """A short warm-up, because the optimizer is new, then constant, and down to zero in the last quarter."""
-    left = (recipe.last_steps - step) / (recipe.last_steps / 4)
-    return recipe.last_lr * min(1.0, (step + 1) / _LAST_WARMUP, left)
-
-
-def _stream(recipe: Pretraining) -> Iterator[Question]:
+def _questions(recipe: Pretraining, skipped: int = 0) -> Questions:
     check_shares(recipe.shares)
-    return training_stream(recipe.seed, shares=recipe.shares, choice_share=recipe.choice_share)
-
-
-def _causal_loss(
-    model: Qwen3ForCausalLM, recipe: Pretraining, tokenizer: PreTrainedTokenizerFast
-) -> Callable[[Iterator[Question]], torch.Tensor]:
-    def loss(stream: Iterator[Question]) -> torch.Tensor:
-        ids_BT, labels_BT = teacher_batch(stream, recipe.batch, tokenizer)
-        # Padding stands on the right, where causal attention never looks: no mask is needed.
-        return model(input_ids=ids_BT, labels=labels_BT).loss
-
-    return loss
+    return Questions(skipped, seed=recipe.seed, shares=recipe.shares, choice_share=recipe.choice_share)
 
 
 def _train(
-    model: PreTrainedModel,
-    recipe: Pretraining,
-    steps: int,
-    stream: Iterator[Question],
-    batch_loss: Callable[[Iterator[Question]], torch.Tensor],
-    rate: Callable[[int], float] | None = None,
+    student: Student, recipe: Pretraining, questions: Questions, steps: int, *, causal: bool = False, **changes: Any
 ) -> None:
-    """AdamW over `steps` batches of the stream; leaves the model in evaluation mode."""
+    """One phase: `steps` updates of a student's model, which stays in evaluation mode.
+
+    causal: of next-token prediction. changes: options of this phase that differ from the recipe's usual ones. Unless
+    they say another, the learning rate warms up, then falls as a cosine to 5% of its peak.
+    """
     torch.set_num_threads(recipe.threads)
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=recipe.weight_decay)
-    with Meter(Console(), "step", steps) as meter:
-        for step in range(steps):
-            loss = batch_loss(stream)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(recipe, step, steps) if rate is None else rate(step)
-            optimizer.step()
-            meter.move(step + 1)
-            meter.tell(f"loss {loss.item():.4f}")
-    model.eval()
+    options: dict[str, Any] = {
+        "max_steps": steps,
+        "causal_steps": steps if causal else 0,
+        "per_device_train_batch_size": recipe.batch,
+        "learning_rate": recipe.lr,
+        "lr_scheduler_type": "cosine_with_min_lr",
+        "lr_scheduler_kwargs": {"min_lr_rate": 0.05},
+        "warmup_steps": min(recipe.warmup, steps),
+        "weight_decay": recipe.weight_decay,
+        "adam_beta2": 0.99,
+        "max_grad_norm": recipe.clip,
+        "max_new_tokens": MAX_NEW_TOKENS,
+        "prompt_template": "{question}",
+        # A solution that states a random digit stays as it is.
+        "reference_template": "{solution}",
+        "verifier": "lab",
+        "seed": recipe.seed,
+        "save_strategy": "no",
+        "use_cpu": True,
+        "dataloader_pin_memory": False,
+    }
+    with TemporaryDirectory() as folder:
+        AdaptTrainer(student, AdaptConfig(folder, **options | changes), questions).train()
+    student.model.eval()
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,89 +1,187 @@
 """Masked denoising: the objective that makes a diffusion model of a causal one, before any distillation.
 
-Each block of a response is hidden in part, at a ratio drawn anew for every block, and the model predicts what is hidden
+Each block of a response is hidden in part, at a share drawn anew for every block, and the model predicts what is hidden
 from the rest of the block and the clean blocks before it. Clean stream and noisy blocks are packed into one forward as
 in the readouts: a noisy block is a replica. A fully attending model has one sequence for each sample instead, hidden
-at one ratio.
+at one share. Next-token prediction, which may come before denoising or beside it, is one more stream of the same
+forward, in which every token is a block of its own: that is causal attention.
 
-Samples are filled up with the stop id to the end of the block (full attention: of the response budget), because that
-is where decoding goes on to: the model learns what stands behind the end of a response.
+Samples with a response budget are filled up with the stop id to the end of the block (full attention: of the budget),
+because that is where decoding goes on to: the model learns what stands behind the end of a response.
 
-Shapes: M hidden positions of all samples, V vocabulary.
+    tasks = [draw(student, sample, generator, budget=64) for sample in samples]
+    loss, sums = prediction_loss(student, tasks, {"denoising": 1 / sum(task.weight for task in tasks)})
+
+Shapes: M predicted tokens of all tasks.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from forkleft.devices import on_device
 from forkleft.errors import ForkLeftError
+from forkleft.objective.head import head_rows
 from forkleft.students.attention import PackedLayout, Replica, Stream
 from forkleft.students.student import Student
 
-Weighting = Literal["positions", "ratio"]
+Weighting = Literal["uniform", "1/t"]
+Kind = Literal["denoising", "causal"]
+WHOLE_RANGE = (0.0, 1.0)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A prompt and the response to it, which ends with a stop id."""
+    """A text to learn. prompt: its beginning, which is given, never predicted; response: the rest. id: for errors."""
 
     prompt: Sequence[int]
     response: Sequence[int]
+    id: str = ""
 
 
-def denoising_loss(
-    student: Student,
-    samples: Sequence[Sample],
-    *,
-    budget: int,
-    generator: torch.Generator,
-    weighting: Weighting = "positions",
-) -> torch.Tensor:
-    """The mean cross-entropy at the hidden positions; gradients flow. `generator` decides what is hidden.
+@dataclass(frozen=True)
+class Task:
+    """What is predicted of a sample: tokens for a forward, and where in it which target is read with which weight.
 
-    weighting: `positions`: all hidden positions count the same, so that blocks of which much is hidden weigh most.
-    `ratio`: each counts 1/t, where t is the share of its block that is hidden, as in the likelihood bound of masked
-    diffusion; a block then counts by its length, whatever is hidden. t is the share that came out, not the one that was
-    drawn: the same on average, without weights that have no bound.
-    Raises ForkLeftError for a response that is empty, exceeds the budget or does not end with a stop id.
+    reads: replica, or None for the clean stream, and offset.
     """
-    streams, wanted, targets, weights = [], [], [], []
-    for sample in samples:
-        sequence = _filled(student, sample, budget)
-        make = _full_stream if student.family.attention == "full" else _block_stream
-        stream, reads, hidden = make(student, sequence, len(sample.prompt), generator)
-        streams.append(stream)
-        wanted.append(reads)
-        targets += [sequence[position] for position, _ in hidden]
-        weights += [1 / share for _, share in hidden]
-    layout = PackedLayout(streams, student.device)
-    rows = [layout.token(q, *place) for q, reads in enumerate(wanted) for place in reads]
+
+    id: str
+    kind: Kind
+    stream: Stream
+    reads: Sequence[tuple[int | None, int]]
+    targets: Sequence[int]
+    weights: Sequence[float]
+
+    @property
+    def weight(self) -> float:
+        """The sum of the weights, by which a mean is divided."""
+        return sum(self.weights)
+
+
+def draw(
+    student: Student,
+    sample: Sample,
+    generator: torch.Generator,
+    *,
+    budget: int | None = None,
+    shares: tuple[float, float] = WHOLE_RANGE,
+    weighting: Weighting = "uniform",
+) -> Task:
+    """Hide a part of every block of a sample. `generator` decides which.
+
+    budget: of the response, which then must end with a stop id and is filled up with it; None for text that goes on.
+    shares: the share of a block that is hidden is uniform between these two; at least one position is hidden.
+    weighting: `uniform`: all hidden positions count the same, so that blocks of which much is hidden weigh most. `1/t`:
+    each counts 1/t, where t is the share of its block that is hidden, as in the likelihood bound of masked diffusion; a
+    block then counts by its length, whatever is hidden. t is the share that came out, not the one that was drawn: the
+    same on average, without weights that have no bound.
+    Raises ForkLeftError for a sample without prompt or response, and for a response that exceeds the budget or does not
+    end with a stop id.
+    """
+    sequence = _filled(student, sample, budget)
+    make = _full_stream if student.family.attention == "full" else _block_stream
+    stream, reads, hidden = make(student, sequence, len(sample.prompt), generator, shares)
+    targets = [sequence[position] for position, _ in hidden]
+    return Task(
+        sample.id,
+        "denoising",
+        stream,
+        reads,
+        targets,
+        [1.0 if weighting == "uniform" else 1 / share for _, share in hidden],
+    )
+
+
+def causal(sample: Sample) -> Task:
+    """Every token of the response, predicted from all before it, as an autoregressive model does."""
+    _check(sample)
+    ids = [*sample.prompt, *sample.response][:-1]
+    first = len(sample.prompt) - 1
+    reads: list[tuple[int | None, int]] = [(None, position) for position in range(first, len(ids))]
+    return Task(
+        sample.id, "causal", Stream(ids, range(len(ids))), reads, list(sample.response), [1.0] * len(sample.response)
+    )
+
+
+def packed_tokens(student: Student, sample: Sample, budget: int | None) -> int:
+    """How many tokens a forward has for a sample: its clean stream and its noisy blocks."""
+    prompt, length = len(sample.prompt), len(_filled(student, sample, budget))
+    family = student.family
+    if family.attention == "full":
+        return length
+    return max(prompt, family.segment(length - 1, prompt)[0]) + length - family.segment(prompt, prompt)[0]
+
+
+def prediction_loss(
+    student: Student, tasks: Sequence[Task], scales: Mapping[Kind, float]
+) -> tuple[torch.Tensor, dict[Kind, float]]:
+    """Σ over the tasks of scale · weight · cross-entropy, in one forward, and the sums before they are scaled.
+
+    scales: by the kind of the task. With the reciprocal of all weights the loss is a mean; where a batch is divided
+    among processes or accumulation steps, those of the whole batch make the parts add up to it. Gradients flow. Without
+    any task the loss is 0 with a gradient of zeros, so that this process still takes part with the others.
+    Raises ForkLeftError, naming the sample, for a loss that is not finite.
+    """
+    # One token, so that there is a forward.
+    layout = PackedLayout(
+        [task.stream for task in tasks] or [Stream([student.vocabulary.mask_id], [0])], student.device
+    )
+    rows = [layout.token(q, *place) for q, task in enumerate(tasks) for place in task.reads]
     hidden_ND = student.hidden(layout.ids_N, layout.positions_N, layout)
-    logits_MV = student.logits(hidden_ND[on_device(rows, hidden_ND.device)])
-    losses_M = cross_entropy(logits_MV, on_device(targets, logits_MV.device), reduction="none")
-    if weighting == "positions":
-        return losses_M.mean()
-    weights_M = on_device(weights, losses_M.device, losses_M.dtype)
-    return (weights_M * losses_M).sum() / weights_M.sum()
+    hidden_MD = hidden_ND[on_device(rows, hidden_ND.device, torch.long)]
+    targets_M = torch.tensor([target for task in tasks for target in task.targets], dtype=torch.long)
+    nll_M = head_rows(hidden_MD, student.head_weight, targets_M, student.excluded_V).nll_S
+    weights_M = on_device([weight for task in tasks for weight in task.weights], nll_M.device, nll_M.dtype)
+    if not tasks:
+        return nll_M.sum(), {}
+    sizes = [len(task.targets) for task in tasks]
+    sums_Q = torch.stack([part.sum() for part in (weights_M * nll_M).split(sizes)])
+    scales_Q = on_device([scales[task.kind] for task in tasks], sums_Q.device, sums_Q.dtype)
+    loss = (sums_Q * scales_Q).sum()
+    sums: dict[Kind, float] = {}
+    # They leave the device all at once.
+    for task, total in zip(tasks, sums_Q.tolist(), strict=True):
+        sums[task.kind] = sums.get(task.kind, 0.0) + total
+        if not math.isfinite(total):
+            raise ForkLeftError(
+                f"row {task.id}: the loss is {total}; are the weights damaged, or the precision too low?"
+            )
+    return loss, sums
 
 
-def _filled(student: Student, sample: Sample, budget: int) -> list[int]:
-    if not sample.response or sample.response[-1] not in student.vocabulary.stop_ids:
-        raise ForkLeftError("a sample's response must end with a stop id, so that the model learns to stop")
-    if len(sample.response) > budget:
-        raise ForkLeftError(f"a response of {len(sample.response)} tokens exceeds the budget of {budget}")
+def _check(sample: Sample) -> None:
+    for name in ("prompt", "response"):
+        if not len(getattr(sample, name)):
+            raise ForkLeftError(f"row {sample.id}: the {name} is empty; it needs at least one token")
+
+
+def _filled(student: Student, sample: Sample, budget: int | None) -> list[int]:
+    _check(sample)
     sequence = [*sample.prompt, *sample.response]
-    end = len(sample.prompt) + budget
-    if student.family.attention == "block":
-        end = min(end, student.family.segment(len(sequence) - 1, len(sample.prompt))[1])
+    stops = sample.response[-1] in student.vocabulary.stop_ids
+    end = len(sequence)
+    if budget is not None:
+        if not stops:
+            raise ForkLeftError(
+                f"row {sample.id}: a response must end with a stop id, so that the model learns to stop"
+            )
+        if len(sample.response) > budget:
+            raise ForkLeftError(
+                f"row {sample.id}: a response of {len(sample.response)} tokens exceeds the budget of {budget}"
+            )
+        end = len(sample.prompt) + budget
+    if student.family.attention == "block" and stops:
+        block_end = student.family.segment(len(sequence) - 1, len(sample.prompt))[1]
+        end = block_end if budget is None else min(end, block_end)
     return sequence + [sample.response[-1]] * (end - len(sequence))
 
 
 def _block_stream(
-    student: Student, sequence: list[int], prompt: int, generator: torch.Generator
+    student: Student, sequence: list[int], prompt: int, generator: torch.Generator, shares: tuple[float, float]
 ) -> tuple[Stream, list[tuple[int | None, int]], list[tuple[int, float]]]:
     """Clean stream and noisy blocks, where to read (replica or None for clean, offset), and the hidden positions.
 
@@ -98,7 +196,7 @@ def _block_stream(
         start, end = family.segment(begin, prompt)
         end = min(end, len(sequence))
         ids = sequence[start:end]
-        positions = _hidden(begin, end, generator)
+        positions = _hidden(begin, end, generator, shares)
         for position in positions:
             ids[position - start] = student.vocabulary.mask_id
             hidden.append((position, len(positions) / (end - begin)))
@@ -113,10 +211,10 @@ def _block_stream(
 
 
 def _full_stream(
-    student: Student, sequence: list[int], prompt: int, generator: torch.Generator
+    student: Student, sequence: list[int], prompt: int, generator: torch.Generator, shares: tuple[float, float]
 ) -> tuple[Stream, list[tuple[int | None, int]], list[tuple[int, float]]]:
     """As `_block_stream`, for a model in which everything sees everything."""
-    positions = _hidden(prompt, len(sequence), generator)
+    positions = _hidden(prompt, len(sequence), generator, shares)
     ids = list(sequence)
     for position in positions:
         ids[position] = student.vocabulary.mask_id
@@ -125,9 +223,10 @@ def _full_stream(
     return Stream(ids, [0] * len(ids)), reads, [(position, share) for position in positions]
 
 
-def _hidden(begin: int, end: int, generator: torch.Generator) -> list[int]:
-    """Positions hidden at a ratio that is itself uniform in [0, 1]; at least one."""
+def _hidden(begin: int, end: int, generator: torch.Generator, shares: tuple[float, float]) -> list[int]:
+    """Positions hidden at a share that is itself uniform between the two given; at least one."""
     draws = torch.rand(end - begin + 2, generator=generator, dtype=torch.float64).tolist()
     ratio, other, *draws = draws
+    ratio = shares[0] + (shares[1] - shares[0]) * ratio
     hidden = [begin + k for k, draw in enumerate(draws) if draw < ratio]
     return hidden or [begin + int(other * (end - begin))]

@@ -14,7 +14,7 @@ from forkleft.evaluate.results import SUMMARY, unfinished
 from forkleft.files import is_locked, read_appended, read_yaml
 from forkleft.report.viewer import compact, spread
 from forkleft.study.names import CELLS, RESULTS, STUDY
-from forkleft.train.run_files import LOCK_FILE, RUN_FILE, is_finished, read_run
+from forkleft.train.run_files import ADAPTATION, LOCK_FILE, RUN_FILE, is_finished, read_run
 
 if TYPE_CHECKING:
     from forkleft.study.analysis import Analysis
@@ -105,6 +105,11 @@ def read_run_folder(folder: Path, name: str, *, traces: int = TRACES, group: str
     """A run, finished or not. Raises ForkLeftError if its configuration cannot be read."""
     notes: list[str] = []
     decided = read_run(folder) or {}
+    if decided.get("objective") == ADAPTATION:
+        raise ForkLeftError(
+            f"{folder} is a run of forkleft adapt, which has no teacher and no forks to report on; its curves are in "
+            "curves.png, its figures in README.md and metrics.jsonl"
+        )
     recipe = folder / "recipe.yaml"
     options = read_yaml(recipe, "recipe") if recipe.is_file() else decided
     logged = _rows(folder / "metrics.jsonl", notes)

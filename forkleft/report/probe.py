@@ -6,6 +6,7 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
+from forkleft.study.agreement import Agreement
 from forkleft.study.probe import Forks, Views
 
 
@@ -65,6 +66,24 @@ def probe_page(
 ) -> Group:
     """Both tables."""
     return Group(views_table(views, title=title), forks_table(found, fork_entropy=fork_entropy))
+
+
+def agreement_table(found: Agreement, *, title: str) -> Table:
+    """How near a student's predictions are to a teacher's after the same text."""
+    shown = Table(
+        title=title,
+        caption="Intervals of 95%: whole questions are drawn with replacement.",
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+    )
+    shown.add_column("")
+    shown.add_column(f"mean of {len(found.kl):,} positions", justify="right", no_wrap=True)
+    shown.add_column("interval", justify="right", no_wrap=True)
+    kl, same = found.mean_kl, found.share_same
+    shown.add_row("KL(teacher ‖ student), nats", f"{kl.value:.3f}", f"{kl.low:.3f} – {kl.high:.3f}")
+    shown.add_row("same likeliest token", _percent(same.value), f"{_percent(same.low)} – {_percent(same.high)}")
+    return shown
 
 
 def _percent(share: float | None) -> str:

@@ -60,7 +60,7 @@ def decode(
     """`generate` with the options of a decoding; settings are the other options of `generate`."""
     if decoding.whole_budget:
         family = with_block_size(student.family, max_new_tokens)
-        student = Student(student.model, family, student.vocabulary, student.tokenizer, student.origin)
+        student = student.but(family=family)
     return generate(
         student,
         prompts,

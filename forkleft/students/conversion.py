@@ -3,7 +3,7 @@
 The families differ from a stock checkpoint only in attention and mask. So a student of any family is a stock model, a
 mask token, and the facts of the family. Nothing is trained here: the weights are kept, the mask token is found or
 added, and the facts are written beside them. The result reads the prompt as before but has not learnt to fill in masks:
-masked denoising (`forkleft/objective/denoising.py`) must teach that before anything is distilled.
+`forkleft adapt` must teach that before anything is distilled, and the facts say so.
 """
 
 from pathlib import Path
@@ -57,7 +57,7 @@ def convert(
         model, tokenizer = load_causal_lm(source, gguf_file=gguf_file, dtype=dtype or torch.float32)
         stop_ids = resolve_stop_ids(tokenizer, model.generation_config, model.config)
     mask_id = _place_mask(model, tokenizer, mask_token, known.mask_token or _MASK_TOKEN)
-    save_student(Student.from_model(model, facts, mask_id, stop_ids, tokenizer=tokenizer), output)
+    save_student(Student.from_model(model, facts, mask_id, stop_ids, tokenizer=tokenizer, adapted=False), output)
 
 
 def _from_safetensors(

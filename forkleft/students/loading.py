@@ -53,6 +53,7 @@ class Sidecar:
     family: Family
     mask_id: int
     stop_ids: tuple[int, ...]
+    adapted: bool = True
 
 
 def load_student(
@@ -120,7 +121,13 @@ def load_student(
         model = _empty_model(config).to(dtype)  # type: ignore[arg-type]
     origin = Origin(_lasting_name(path_or_hub_id), base.resolve(), config)
     student = Student.from_model(
-        model, facts_of(said, config, block_size), mask_id, stop_ids, tokenizer=tokenizer, origin=origin
+        model,
+        facts_of(said, config, block_size),
+        mask_id,
+        stop_ids,
+        tokenizer=tokenizer,
+        origin=origin,
+        adapted=sidecar is None or sidecar.adapted,
     )
     student.use_dense_attention(dense_attention)
     return student
@@ -225,7 +232,7 @@ def read_sidecar(folder: Path) -> Sidecar | None:
         raise _damaged(path, f"mask_id must be a token id, found {mask_id!r}")
     if not isinstance(stop_ids, list) or not all(isinstance(i, int) for i in stop_ids):
         raise _damaged(path, f"stop_ids must be a list of token ids, found {stop_ids!r}")
-    return Sidecar(family, mask_id, tuple(stop_ids))
+    return Sidecar(family, mask_id, tuple(stop_ids), fields.get("adapted", True))
 
 
 def _lasting_name(path_or_hub_id: str | Path) -> str:
@@ -243,6 +250,8 @@ def write_sidecar(folder: Path, student: Student) -> None:
     facts = asdict(student.family)
     fields = {"family": facts.pop("name"), **facts}
     fields |= {"mask_id": student.vocabulary.mask_id, "stop_ids": list(student.vocabulary.stop_ids)}
+    # Said only of what `convert` wrote: every other student can denoise.
+    fields |= {} if student.adapted else {"adapted": False}
     write_json(folder / SIDECAR, fields)
 
 

@@ -34,7 +34,8 @@ class Student:
 
     model: the stock module, trained and saved as usual; family: how it attends and is read; vocabulary: 𝒱, mask and
     stop ids; tokenizer: turns tokens into text, if there is one; origin: the checkpoint it came from, if any;
-    excluded_V: which ids are outside 𝒱.
+    excluded_V: which ids are outside 𝒱; adapted: False for the weights of an autoregressive model that never learned
+    to denoise (`convert`).
     """
 
     def __init__(
@@ -44,6 +45,8 @@ class Student:
         vocabulary: Vocabulary,
         tokenizer: PreTrainedTokenizerBase | None = None,
         origin: Origin | None = None,
+        *,
+        adapted: bool = True,
     ) -> None:
         _check_attention(model)
         rows = embedding_rows(model)
@@ -53,7 +56,7 @@ class Student:
                 "add a mask token and resize the embeddings, or name another mask token"
             )
         self.model, self.family, self.vocabulary, self.tokenizer = model, family, vocabulary, tokenizer
-        self.origin = origin
+        self.origin, self.adapted = origin, adapted
         head = model.get_output_embeddings()
         self._excluded_ids = vocabulary.excluded(head.weight.shape[0]).nonzero().flatten()
         # Up to the last id of 𝒱. All rows of a head after it are excluded, and heads differ in how many those are.
@@ -71,6 +74,7 @@ class Student:
         *,
         tokenizer: PreTrainedTokenizerBase | None = None,
         origin: Origin | None = None,
+        adapted: bool = True,
     ) -> "Student":
         """A student from a stock model in memory. All its ids are valid except mask and pad.
 
@@ -85,7 +89,13 @@ class Student:
             # The rows after the last token pad the head. A vocabulary can have gaps, too.
             ids.intersection_update(tokenizer.get_vocab().values())
             pad_id = tokenizer.pad_token_id
-        return cls(model, family, Vocabulary.of_ids(ids, mask_id, stop_ids, pad_id=pad_id), tokenizer, origin)
+        vocabulary = Vocabulary.of_ids(ids, mask_id, stop_ids, pad_id=pad_id)
+        return cls(model, family, vocabulary, tokenizer, origin, adapted=adapted)
+
+    def but(self, **changes: Any) -> "Student":
+        """The same model with some of its facts changed, by the names of the constructor."""
+        facts = ("family", "vocabulary", "tokenizer", "origin", "adapted")
+        return Student(self.model, **{name: getattr(self, name) for name in facts} | changes)
 
     @property
     def device(self) -> torch.device:

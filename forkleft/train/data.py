@@ -59,7 +59,7 @@ def read_examples(
     numbered = dict(enumerate(rows))
     if not numbered:
         raise ForkLeftError("the data set is empty; expected rows with question (or messages) and answer")
-    blank = [number for number, row in numbered.items() if "answer" in row and _is_blank(row["answer"])]
+    blank = [number for number, row in numbered.items() if "answer" in row and is_blank(row["answer"])]
     if len(blank) == len(numbered):
         raise ForkLeftError(f"expected answers, found none in {len(blank)} row(s); name the column that has them")
     if blank:
@@ -130,7 +130,7 @@ def rows_named(
     """
     wanted, found, kept = dict.fromkeys(names), set(), []
     for number, row in enumerate(rows):
-        if "answer" in row and _is_blank(row["answer"]):
+        if "answer" in row and is_blank(row["answer"]):
             continue
         name = _example(number, row, prompt_template).id
         if name in wanted:
@@ -161,23 +161,24 @@ def _example(number: int, row: Mapping[str, Any], prompt_template: str) -> Examp
         messages = tuple(dict(message) for message in row["messages"])
         if not messages or not all({"role", "content"} <= set(message) for message in messages):
             raise ForkLeftError(f"row {number}: expected messages with role and content, found {row['messages']!r:.80}")
-        if _is_blank(messages[-1]["content"]):
+        if is_blank(messages[-1]["content"]):
             raise ForkLeftError(f"row {number}: expected a question in the last message, found it empty")
     else:
         messages = ({"role": "user", "content": fill(prompt_template, {"question": _text(number, row, "question")})},)
     answer = _text(number, row, "answer")
-    solution = None if _is_blank(row.get("solution")) else _text(number, row, "solution")
+    solution = None if is_blank(row.get("solution")) else _text(number, row, "solution")
     name = str(row["id"]) if row.get("id") is not None else _digest(messages, answer)
     return Example(name, messages, answer, solution)
 
 
-def _is_blank(value: Any) -> bool:
+def is_blank(value: Any) -> bool:
+    """Whether a value of a row is missing or only white space."""
     return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _text(number: int, row: Mapping[str, Any], column: str) -> str:
     value = row.get(column)
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or _is_blank(value):
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or is_blank(value):
         raise ForkLeftError(f"row {number}: expected text in {column}, found {value!r:.80}")
     return str(value)
 

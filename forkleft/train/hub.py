@@ -15,7 +15,7 @@ from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
 from forkleft.train.checkpoints import MANIFEST
-from forkleft.train.config import ForkLeftConfig
+from forkleft.train.run_config import RunConfig
 from forkleft.train.run_files import LOCK_FILE, RUN_FILE
 
 # An upload of the model leaves these out: the state for resuming, and questions and answers, which may not be ours to
@@ -30,12 +30,12 @@ _NOT_THE_MODEL = (
 
 
 class UploadingTrainer(Trainer):
-    """The part of `ForkLeftTrainer` that uploads.
+    """The part of a trainer that uploads.
 
     A subclass saves the model (`save_model`), and calls `upload_checkpoint` once a checkpoint has its final name.
     """
 
-    args: ForkLeftConfig
+    args: RunConfig
 
     def push_to_hub(
         self,
@@ -60,7 +60,7 @@ class UploadingTrainer(Trainer):
         return self._upload(
             self.args.output_path,
             commit_message,
-            leave_out=[*_NOT_THE_MODEL, self.args.answer_file.name],
+            leave_out=[*_NOT_THE_MODEL, *self.args.private_files],
             run_as_future=not blocking,
             token=token,
             revision=revision,

@@ -4,7 +4,7 @@ Loading a teacher of 30 billion weights takes minutes. A mistake should show bef
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,24 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy, Scheduler
 from transformers.training_args import OptimizerNames
 
 from forkleft.errors import ForkLeftError
-from forkleft.files import check_writable
 from forkleft.students import Student
 from forkleft.teacher import Teacher
-from forkleft.train.batches import Batches
-from forkleft.train.config import ForkLeftConfig, check_steps
+from forkleft.train.adapt import data_digests, sample_batches
+from forkleft.train.adapt_config import AdaptConfig
+from forkleft.train.adapt_data import Samples, SampleStream
+from forkleft.train.batches import Batches, batches_of
+from forkleft.train.config import ForkLeftConfig
 from forkleft.train.data import Example
 from forkleft.train.folders import RunFolder
-from forkleft.train.recipes import Recipe
-from forkleft.train.resume import check_resumable, decisive_data, decisive_options, find_checkpoint
+from forkleft.train.recipes import AdaptRecipe, Recipe, StudentRecipe
+from forkleft.train.resume import (
+    check_resumable,
+    decisive_data,
+    decisive_options,
+    find_checkpoint,
+    questions_digest,
+)
+from forkleft.train.run_config import RunConfig, check_steps
 
 # More updates than this are shown as an interval.
 _LISTED = 6
@@ -41,7 +50,15 @@ class Prepared:
     held_out: list[Example] | None
 
 
-def check_options(recipe: Recipe, config: ForkLeftConfig) -> None:
+@dataclass(frozen=True)
+class AdaptData:
+    """The data of an adaptation that can start."""
+
+    train: Samples | SampleStream
+    held_out: Samples | None
+
+
+def check_options(recipe: StudentRecipe, config: RunConfig) -> None:
     """Raise ForkLeftError for options that do not fit together, or that Transformers would refuse later."""
     evaluated = [name for name in ("eval_at", "eval_on_start") if getattr(config, name)]
     evaluated += ["eval_strategy"] if config.eval_strategy != "no" else []
@@ -78,18 +95,16 @@ def check_options(recipe: Recipe, config: ForkLeftConfig) -> None:
 
 
 def check_folder(
-    config: ForkLeftConfig, folder: RunFolder, found: Prepared | None = None
+    config: RunConfig, folder: RunFolder, data: Mapping[str, Any] | None = None
 ) -> tuple[Path | None, str | None]:
     """The checkpoint to resume, if any, and what a changed length means (`check_resumable`).
 
-    folder: the output folder; found: models and data, once they are known. Raises ForkLeftError if the folder cannot be
-    written to, holds the files of another run, or has nothing to resume, as far as this shows without weights.
+    folder: the output folder; data: what decides the run besides its options, once it is known (`decisive_data`).
+    Raises ForkLeftError if the folder cannot be written to, holds the files of another run, or has nothing to resume,
+    as far as this shows without weights.
     """
     folder.check_usable()
-    check_writable(config.answer_file.parent, "answer_cache")
-    run = decisive_options(config)
-    if found is not None:
-        run |= decisive_data(found.student, found.examples)
+    run = decisive_options(config) | dict(data or {})
     if not config.resume_from_checkpoint:
         folder.check_new(run)
         return None, None
@@ -97,22 +112,16 @@ def check_folder(
     return checkpoint, check_resumable(checkpoint, run, in_part=True)
 
 
-def check_updates(config: ForkLeftConfig, questions: int) -> int:
-    """How many updates a run makes. Raises ForkLeftError if it makes none, or fewer than its lists name."""
-    accumulated = config.gradient_accumulation_steps
-    batches = Batches(
-        questions,
-        config.train_batch_size,
-        process=config.process_index,
-        processes=config.world_size,
-        seed=config.order_seed,
-        drop_last=config.dataloader_drop_last,
-        accumulated=accumulated,
-    )
-    batches.check()
+def check_updates(config: RunConfig, batches: Batches | None) -> int:
+    """How many updates a run makes. Raises ForkLeftError if it makes fewer than its lists name.
+
+    batches: of an epoch; None for a source without a length, where `max_steps` decides.
+    """
     updates = config.max_steps
     if updates == -1:
-        updates = math.ceil(config.num_train_epochs * math.ceil(len(batches) / accumulated))
+        if batches is None:
+            raise ForkLeftError("a source that is streamed has no known length; say with max_steps how long to train")
+        updates = math.ceil(config.num_train_epochs * math.ceil(len(batches) / config.gradient_accumulation_steps))
     for name in ("save_at", "eval_at"):
         check_steps(name, getattr(config, name), updates)
     return updates
@@ -120,12 +129,10 @@ def check_updates(config: ForkLeftConfig, questions: int) -> int:
 
 def plan_of(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder, found: Prepared) -> Iterator[tuple[str, str]]:
     """What a run would do, as rows of a name and a text."""
-    checkpoint, other_course = check_folder(config, folder, found)
-    family, updates = found.student.family, check_updates(config, len(found.examples))
+    data = decisive_data(found.student, questions=questions_digest(found.examples))
+    updates = check_updates(config, batches_of(config, len(found.examples)))
     together = config.train_batch_size * config.gradient_accumulation_steps * config.world_size
-    trained = "all weights" if recipe.lora_rank is None else f"adapters of rank {recipe.lora_rank}"
-    yield "student", f"{recipe.student}, {_size(found.student.model)}, {trained} trained in float32"
-    yield "", f"{family.attention} attention, blocks of {family.block_size}, anchor {family.anchor}, {family.head} head"
+    yield from _student_lines(recipe, found.student)
     yield "teacher", f"{recipe.teacher}, {_size(found.teacher.model)} in {recipe.teacher_dtype}"
     if recipe.teacher_url is not None:
         yield "", f"on {recipe.teacher_url}, except its output head"
@@ -137,9 +144,46 @@ def plan_of(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder, found: Pr
         yield "", f"{len(found.held_out)} of {recipe.eval_data} for evaluation"
     passes = updates * together / len(found.examples)
     yield "updates", f"{updates} of {together} questions, {passes:.3g} times through the data"
+    yield from _run_lines(recipe, config, folder, data, updates, _counted(config.train_batch_size, "question"))
+
+
+def adapt_plan(
+    recipe: AdaptRecipe, config: AdaptConfig, folder: RunFolder, student: Student, data: AdaptData
+) -> Iterator[tuple[str, str]]:
+    """What an adaptation would do, as rows of a name and a text."""
+    batches = None if isinstance(data.train, SampleStream) else sample_batches(student, data.train, config)
+    updates = check_updates(config, batches)
+    yield from _student_lines(recipe, student)
+    if isinstance(data.train, SampleStream):
+        yield "data", f"{recipe.train_data}, read while training, {data.train.kind}"
+    else:
+        yield "data", f"{len(data.train.samples)} rows of {recipe.train_data}, {data.train.kind}"
+    if data.held_out is not None:
+        yield "", f"{len(data.held_out.samples)} rows of {recipe.eval_data} for evaluation"
+    at_once = _counted(config.train_batch_size, "row")
+    if config.tokens_per_batch is not None:
+        at_once = f"up to {config.tokens_per_batch} tokens"
+    passes = "" if batches is None else f", {updates * config.gradient_accumulation_steps / len(batches):.3g} times"
+    causal = "" if not config.causal_steps else f", the first {config.causal_steps} of next-token prediction"
+    yield "updates", f"{updates}{causal}{passes and f'{passes} through the data'}"
+    yield from _run_lines(recipe, config, folder, decisive_data(student, **data_digests(data.train)), updates, at_once)
+
+
+def _student_lines(recipe: StudentRecipe, student: Student) -> Iterator[tuple[str, str]]:
+    family = student.family
+    trained = "all weights" if recipe.lora_rank is None else f"adapters of rank {recipe.lora_rank}"
+    yield "student", f"{recipe.student}, {_size(student.model)}, {trained} trained in float32"
+    yield "", f"{family.attention} attention, blocks of {family.block_size}, anchor {family.anchor}, {family.head} head"
+
+
+def _run_lines(
+    recipe: StudentRecipe, config: RunConfig, folder: RunFolder, data: Mapping[str, Any], updates: int, at_once: str
+) -> Iterator[tuple[str, str]]:
+    """Where a run computes, writes and saves. at_once: what a device works on at a time."""
+    checkpoint, other_course = check_folder(config, folder, data)
     devices = [
         f"{_counted(config.world_size, 'process', 'processes')} on {config.device.type}",
-        f"{_counted(config.train_batch_size, 'question')} at a time",
+        f"{at_once} at a time",
         _counted(config.gradient_accumulation_steps, "accumulation step"),
         *(["bf16 autocast"] if config.bf16 else []),
     ]
@@ -147,7 +191,7 @@ def plan_of(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder, found: Pr
     yield "output", str(folder.path.absolute())
     strategy = SaveStrategy(config.save_strategy).value
     yield "", f"checkpoints {_when(strategy, config.save_steps, config.save_at, updates)}"
-    if found.held_out is not None:
+    if recipe.eval_data is not None:
         strategy, at, delay = IntervalStrategy(config.eval_strategy).value, config.eval_at, config.eval_delay
         yield "", f"evaluations {_when(strategy, config.eval_steps, at, updates, delay=delay)}"
         if config.eval_on_start:

@@ -21,6 +21,16 @@ from forkleft.vocabulary import common_vocabulary
 _LOG = logging.getLogger(__name__)
 
 
+def check_adapted(student: Student, config: ForkLeftConfig) -> None:
+    """Raise ForkLeftError for a student that `convert` has just made, unless the user allows it."""
+    if not (student.adapted or config.allow_unadapted):
+        raise ForkLeftError(
+            "the student has the weights of an autoregressive model and was never taught to denoise (forkleft convert "
+            "made it), so that what it writes is noise and there is nothing to distil into; adapt it first "
+            "(forkleft adapt, docs/your-own-model.md), or say allow_unadapted: true to train it as it is"
+        )
+
+
 def sharing_vocabulary(student: Student, teacher: Teacher) -> Student:
     """The student over the vocabulary that it shares with the teacher. Raises ForkLeftError if there is none."""
     stop_ids = student.vocabulary.stop_ids
@@ -37,7 +47,7 @@ def sharing_vocabulary(student: Student, teacher: Teacher) -> Student:
         mask_id=student.vocabulary.mask_id,
         stop_ids=tuple(dict.fromkeys([*stop_ids, *teacher.stop_ids])),
     )
-    return Student(student.model, student.family, vocabulary, student.tokenizer, student.origin)
+    return student.but(vocabulary=vocabulary)
 
 
 def prepare_examples(
@@ -106,17 +116,22 @@ def reference_ids(student: Student, text: str, budget: int, *, stops: bool = Tru
     return _cut(student, student.text_tokenizer.encode(text, add_special_tokens=False), budget, stops=stops)
 
 
-def _checked_reference(student: Student, example: Example, budget: int) -> Sequence[int] | None:
-    if example.reference is None:
-        return None
-    ids = student.text_tokenizer.encode(example.reference, add_special_tokens=False)
-    what = f"question {example.id}: the reference"
+def checked_ids(student: Student, text: str, what: str) -> list[int]:
+    """The ids of what a student is to write. Raises ForkLeftError for ids outside 𝒱, and for a stop token in it."""
+    ids = student.text_tokenizer.encode(text, add_special_tokens=False)
     student.vocabulary.check(ids, what, student.text_tokenizer)
     if set(ids) & set(student.vocabulary.stop_ids):
         raise ForkLeftError(f"{what} holds a stop token, which belongs at its end alone and is added there; remove it")
+    return ids
+
+
+def _checked_reference(student: Student, example: Example, budget: int) -> Sequence[int] | None:
+    if example.reference is None:
+        return None
+    ids = checked_ids(student, example.reference, f"question {example.id}: the reference")
     return _cut(student, ids, budget, stops=True)
 
 
 def _cut(student: Student, ids: list[int], budget: int, *, stops: bool) -> Sequence[int]:
-    end = [next(i for i in student.vocabulary.stop_ids if i in student.vocabulary.valid)] if stops else []
+    end = [student.vocabulary.end_id] if stops else []
     return array("i", [*ids, *end][:budget])

@@ -1,5 +1,6 @@
 """Shows people the progress of a training run."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -12,14 +13,13 @@ from forkleft.train.panel import Panel
 
 
 class ProgressLine(TrainerCallback):
-    """Shows a panel or plain lines instead of a page of dictionaries, and every evaluation on its own line.
+    """Shows a bar or plain lines instead of a page of dictionaries, and every evaluation on its own line.
 
-    tokenizer: the student's, for the fork in words. bar: False for plain lines in a terminal, too.
+    bar: False for plain lines in a terminal, too.
     """
 
-    def __init__(self, console: Console, tokenizer: PreTrainedTokenizerBase, *, bar: bool = True) -> None:
+    def __init__(self, console: Console, *, bar: bool = True) -> None:
         self.console, self._bar = console, bar
-        self._panel = Panel(tokenizer)
         self._meter: Meter | None = None
 
     def on_train_begin(
@@ -42,11 +42,6 @@ class ProgressLine(TrainerCallback):
         if self._meter is not None:
             self._meter.phase(name)
 
-    @property
-    def watch_fork(self) -> WatchFork | None:
-        """Takes the forks of updates; None if nobody sees them."""
-        return self._panel.take_fork if self._meter is not None and self._meter.drawn else None
-
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         """Count the update."""
         if self._meter is not None:
@@ -60,15 +55,19 @@ class ProgressLine(TrainerCallback):
         metrics: dict[str, float] | None = None,
         **others: Any,
     ) -> None:
-        """Print how often the student was right on held-out questions."""
+        """Print the loss on held-out text, and how often the student was right on held-out questions."""
         if self._meter is not None:
             self._meter.interrupt()
         if not state.is_world_process_zero or metrics is None:
             return
+        for name in (name for name in metrics if name.endswith("_loss")):
+            rows = metrics[f"{name.removesuffix('causal_loss').removesuffix('loss')}rows"]
+            what = name.removesuffix("_loss").replace("_", " ")
+            self._print(f"update {state.global_step}  {what}: loss {metrics[name]:.3f} on {rows} rows")
         for name in (name for name in metrics if name.endswith("_accuracy")):
             counted = metrics[f"{name.removesuffix('accuracy')}count"]
             questions = name.removesuffix("_accuracy").replace("_", " ")
-            self._panel.take_evaluation(questions, metrics[name], state.global_step)
+            self._take_evaluation(questions, metrics[name], state.global_step)
             self._print(f"update {state.global_step}  {questions}: {metrics[name]:.1%} of {counted} right")
 
     def on_log(
@@ -82,12 +81,15 @@ class ProgressLine(TrainerCallback):
         """Show the newest numbers."""
         if self._meter is None or logs is None or "loss" not in logs:
             return
-        self._panel.take_figures(logs)
-        self._meter.tell(
-            f"loss {logs['loss']:.3f}  student right {logs['student_accuracy']:.0%}, "
-            f"{logs['taught']} of {logs['questions']} taught by the teacher",
-            self._panel,
-        )
+        self._tell(self._meter, logs)
+
+    def _tell(self, meter: Meter, logs: Mapping[str, float]) -> None:
+        """Show a row of the log."""
+        rate = f"{logs['learning_rate']:.2g}"
+        meter.tell(f"loss {logs['loss']:.3f}  rate {rate}, {logs['tokens_per_second']:,.0f} tokens a second")
+
+    def _take_evaluation(self, questions: str, accuracy: float, step: int) -> None:
+        """Keep the share of right answers on held-out questions."""
 
     def warn(self, text: str) -> None:
         """Print something that a person should look at."""
@@ -108,3 +110,30 @@ class ProgressLine(TrainerCallback):
 
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, soft_wrap=True)
+
+
+class ForkProgress(ProgressLine):
+    """Shows routes, right answers and the latest fork of a run that distils, too.
+
+    tokenizer: the student's, for the fork in words.
+    """
+
+    def __init__(self, console: Console, tokenizer: PreTrainedTokenizerBase, *, bar: bool = True) -> None:
+        super().__init__(console, bar=bar)
+        self._panel = Panel(tokenizer)
+
+    @property
+    def watch_fork(self) -> WatchFork | None:
+        """Takes the forks of updates; None if nobody sees them."""
+        return self._panel.take_fork if self._meter is not None and self._meter.drawn else None
+
+    def _tell(self, meter: Meter, logs: Mapping[str, float]) -> None:
+        self._panel.take_figures(logs)
+        meter.tell(
+            f"loss {logs['loss']:.3f}  student right {logs['student_accuracy']:.0%}, "
+            f"{logs['taught']} of {logs['questions']} taught by the teacher",
+            self._panel,
+        )
+
+    def _take_evaluation(self, questions: str, accuracy: float, step: int) -> None:
+        self._panel.take_evaluation(questions, accuracy, step)

@@ -21,7 +21,9 @@ from transformers import TrainingArguments
 from forkleft.errors import ForkLeftError, check_count, nearest
 from forkleft.files import YamlLoader, read_yaml
 from forkleft.prompts import read_template
-from forkleft.train.config import NO_BF16, ForkLeftConfig, can_bf16
+from forkleft.train.adapt_config import AdaptConfig
+from forkleft.train.config import ForkLeftConfig
+from forkleft.train.run_config import NO_BF16, RunConfig, can_bf16
 
 # The environment variables with the keys of the servers. An option would end up in files and shell histories.
 API_KEY, TEACHER_API_KEY = "FORKLEFT_ANSWERS_API_KEY", "FORKLEFT_TEACHER_API_KEY"
@@ -36,8 +38,8 @@ def _option(default: Any, text: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Which models learn from which data."""
+class StudentRecipe:
+    """Which student learns from which data: what all recipes have."""
 
     student: str = _option(None, "The student: a folder, a repository of the hub, or lab:NAME.")
     family: str | None = _option(None, "The student's family, where its checkpoint does not tell (docs/models.md).")
@@ -48,6 +50,32 @@ class Recipe:
     )
     trust_remote_code: bool = _option(False, "Run code that comes with a checkpoint, where nothing else reads it.")
     dense_attention: bool = _option(False, "On a GPU, let the student attend without FlexAttention (docs/models.md).")
+
+    train_data: str = _option(
+        None, "Training questions: a JSON Lines file (.jsonl, .jsonl.gz), a data set of the hub, or lab:train."
+    )
+    train_subset: str | None = _option(None, "The subset of a data set of the hub.")
+    train_split: str = _option("train", "The split of a data set of the hub.")
+    train_questions: int | None = _option(None, "Take so many questions from the start of the data; default: all.")
+    eval_data: str | None = _option(None, "Questions for evaluation during training, as train_data; lab:chain-4, …")
+    eval_subset: str | None = _option(None, "As train_subset.")
+    eval_split: str = _option("test", "As train_split.")
+    eval_questions: int | None = _option(None, "As train_questions.")
+    columns: dict[str, str] | None = field(
+        default=None, metadata={"help": "Names of train_data's columns where they differ, e.g. {question: problem}."}
+    )
+    eval_columns: dict[str, str] | None = field(default=None, metadata={"help": "The same for eval_data."})
+
+    lora_rank: int | None = _option(None, "Train LoRA adapters of this rank instead of all weights.")
+    lora_alpha: int = _option(32, "Their scale.")
+    lora_dropout: float = _option(0.0, "Their dropout.")
+    lora_targets: list[str] | str = field(default="all-linear", metadata={"help": "The modules that get one."})
+    merge_adapters: bool = _option(False, "Save the final model with the adapters merged into its weights.")
+
+
+@dataclass(frozen=True)
+class Recipe(StudentRecipe):
+    """Which student learns from which teacher and data (`forkleft train`)."""
 
     teacher: str = _option(None, "The teacher: a folder, a repository of the hub, or lab:NAME.")
     teacher_gguf_file: str | None = _option(None, "The GGUF file of the teacher in its folder or repository.")
@@ -76,32 +104,12 @@ class Recipe:
     answers_attempts: int = _option(5, "How often a request is tried, with growing pauses in between.")
     answers_concurrency: int = _option(32, "Requests under way at a time.")
 
-    train_data: str = _option(
-        None, "Training questions: a JSON Lines file (.jsonl, .jsonl.gz), a data set of the hub, or lab:train."
-    )
-    train_subset: str | None = _option(None, "The subset of a data set of the hub.")
-    train_split: str = _option("train", "The split of a data set of the hub.")
-    train_questions: int | None = _option(None, "Take so many questions from the start of the data; default: all.")
     train_ids: str | None = _option(
         None, "Take only the questions with the ids in this file: a JSON list, one id a line, or a run's routes.jsonl."
     )
     train_route: str | None = _option(
         None, "With a routes.jsonl: the ids that were on this route at their first visit, e.g. LEFTOPD."
     )
-    eval_data: str | None = _option(None, "Questions for evaluation during training, as train_data; lab:chain-4, …")
-    eval_subset: str | None = _option(None, "As train_subset.")
-    eval_split: str = _option("test", "As train_split.")
-    eval_questions: int | None = _option(None, "As train_questions.")
-    columns: dict[str, str] | None = field(
-        default=None, metadata={"help": "Names of train_data's columns where they differ, e.g. {question: problem}."}
-    )
-    eval_columns: dict[str, str] | None = field(default=None, metadata={"help": "The same for eval_data."})
-
-    lora_rank: int | None = _option(None, "Train LoRA adapters of this rank instead of all weights.")
-    lora_alpha: int = _option(32, "Their scale.")
-    lora_dropout: float = _option(0.0, "Their dropout.")
-    lora_targets: list[str] | str = field(default="all-linear", metadata={"help": "The modules that get one."})
-    merge_adapters: bool = _option(False, "Save the final model with the adapters merged into its weights.")
 
     def __post_init__(self) -> None:
         """Check the limits of requests to a server."""
@@ -116,6 +124,29 @@ class Recipe:
                 raise ForkLeftError(f"{name} must hold no user and password, which would be kept in files; remove them")
             if not url.startswith(("http://", "https://")):
                 raise ForkLeftError(f"{name} must begin with http:// or https://, found {url!r}")
+
+
+@dataclass(frozen=True)
+class AdaptRecipe(StudentRecipe):
+    """Which student learns to denoise on which data (`forkleft adapt`)."""
+
+    stream: bool = _option(
+        False, "Read train_data while training, for sets that do not fit into memory; max_steps says how long."
+    )
+
+
+@dataclass(frozen=True)
+class Form:
+    """A kind of recipe: the classes that hold its options, those that it must give, and the command that reads it."""
+
+    recipe: type[StudentRecipe]
+    config: type[RunConfig]
+    needed: tuple[str, ...]
+    command: str
+
+
+TRAIN = Form(Recipe, ForkLeftConfig, ("student", "teacher", "train_data", "output_dir"), "train")
+ADAPT = Form(AdaptRecipe, AdaptConfig, ("student", "train_data", "output_dir"), "adapt")
 
 
 class _Dumper(yaml.SafeDumper):
@@ -143,7 +174,6 @@ _WORDS = {
     list: "a list",
     dict: "names with values",
 }
-_NEEDED = ("student", "teacher", "train_data", "output_dir")
 _NOT_KEPT = ("resume_from_checkpoint", "hub_token")
 # The title of the group that begins at an option, in the order of `options()`.
 _GROUPS = {
@@ -151,9 +181,14 @@ _GROUPS = {
     "teacher": "The teacher",
     "train_data": "Data",
     "lora_rank": "Adapters",
+    "stream": "Data",
     "rollout_order": "How the student writes",
+    "max_new_tokens": "How the student writes",
     "teacher_max_new_tokens": "The teacher's answers",
     "verifier": "Supervision",
+    "weighting": "Denoising",
+    "causal_steps": "Next-token prediction",
+    "max_length": "Rows",
     "prompt_template": "Prompts and references",
     "questions_per_update": "Updates",
     "save_at": "Records",
@@ -174,7 +209,17 @@ _GROUPS = {
     "ddp_find_unused_parameters": "Several processes",
     "debug": "Others",
 }
-_ELSEWHERE = {"resume_from_checkpoint": "Checkpoints"}
+# Options that stand with others than those around them.
+_ELSEWHERE = {
+    "resume_from_checkpoint": "Checkpoints",
+    "train_ids": "Data",
+    "train_route": "Data",
+    "letters": "Prompts and references",
+    "long_prompts": "Prompts and references",
+    "allow_unadapted": "The student",
+    "trace_steps": "Records",
+    "showcase_questions": "Records",
+}
 # Options of Transformers that mean something else here than in its own help texts.
 _TEXTS = {
     "resume_from_checkpoint": "Go on with the run in output_dir: true from its newest whole checkpoint, or the folder "
@@ -187,24 +232,24 @@ _TEXTS = {
 _LARGEST_WHOLE = 10**9
 
 
-def options() -> dict[str, Field]:
-    """All options of a recipe by name: models and data first, then the method, then Transformers'."""
-    theirs = {option.name for option in fields(TrainingArguments)}
-    method_first = sorted(fields(ForkLeftConfig), key=lambda option: option.name in theirs)
-    return {option.name: option for option in [*fields(Recipe), *method_first] if option.init}
+def options(form: Form = TRAIN) -> dict[str, Field]:
+    """All options of a recipe by name: models and data first, then the objective, every run's, and Transformers'."""
+    shared, theirs = ({option.name for option in fields(kind)} for kind in (RunConfig, TrainingArguments))
+    own_first = sorted(fields(form.config), key=lambda option: (option.name in theirs, option.name in shared))
+    return {option.name: option for option in [*fields(form.recipe), *own_first] if option.init}
 
 
-def grouped_options() -> dict[str, dict[str, Field]]:
+def grouped_options(form: Form = TRAIN) -> dict[str, dict[str, Field]]:
     """The same in groups, by their titles."""
     groups: dict[str, dict[str, Field]] = {}
     title = ""
-    for name, option in options().items():
+    for name, option in options(form).items():
         title = _GROUPS.get(name, title)
         groups.setdefault(_ELSEWHERE.get(name, title), {})[name] = option
     return groups
 
 
-def read_options(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def read_options(path: Path, overrides: Sequence[str] = (), form: Form = TRAIN) -> dict[str, Any]:
     """The options of a recipe's file and of the words of a command line, such as `--learning_rate 1e-4` or `--bf16`.
 
     If a chat template is a file, its text is read, so that a saved recipe repeats the run from any folder. The name of
@@ -213,25 +258,26 @@ def read_options(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     Raises ForkLeftError for a file that is not a recipe, an unknown option (naming the nearest known one), a value of
     the wrong kind, and a missing option.
     """
-    words = option_words(overrides)
+    words = option_words(overrides, form)
     in_file = read_yaml(path, "recipe")
-    said = checked_options({name: value for name, value in in_file.items() if name not in words}, str(path))
-    said |= checked_options(words, None)
+    said = checked_options({name: value for name, value in in_file.items() if name not in words}, str(path), form)
+    said |= checked_options(words, None, form)
     values = {name: said[name] for name in in_file | words if name in said}
     if "chat_template" in values:
         folders = (Path(),) if "chat_template" in words else (path.parent, Path())
         values["chat_template"] = read_template(values["chat_template"], *folders)
-    if missing := [name for name in _NEEDED if name not in values]:
-        raise ForkLeftError(f"{path}: expected values for {', '.join(_NEEDED)}, {', '.join(missing)} missing; add them")
+    if missing := [name for name in form.needed if name not in values]:
+        expected = ", ".join(form.needed)
+        raise ForkLeftError(f"{path}: expected values for {expected}, {', '.join(missing)} missing; add them")
     return values
 
 
-def checked_options(values: Mapping[str, Any], where: str | None) -> dict[str, Any]:
+def checked_options(values: Mapping[str, Any], where: str | None, form: Form = TRAIN) -> dict[str, Any]:
     """Options by name, each value converted to the right kind; options without a value are left out.
 
     where: the file they are in, for the message; None for the command line. Raises ForkLeftError as `read_options`.
     """
-    known, hints, dashes = options(), _hints(), "--" if where is None else ""
+    known, hints, dashes = options(form), _hints(form), "--" if where is None else ""
     for name in values:
         if name in _KEYS:
             raise ForkLeftError(
@@ -239,7 +285,7 @@ def checked_options(values: Mapping[str, Any], where: str | None) -> dict[str, A
             )
         if name not in known:
             near = nearest(name, known)
-            hint = f"did you mean {dashes}{near}?" if near else "forkleft train --options lists all"
+            hint = f"did you mean {dashes}{near}?" if near else f"forkleft {form.command} --options lists all"
             mistake = f"--{name}: there is no such option" if where is None else f"{where}: there is no option {name!r}"
             raise ForkLeftError(f"{mistake}; {hint}")
     given = {name: value for name, value in values.items() if value is not None}
@@ -249,14 +295,14 @@ def checked_options(values: Mapping[str, Any], where: str | None) -> dict[str, A
     return values
 
 
-def recipe_of(said: Mapping[str, Any]) -> tuple[Recipe, ForkLeftConfig]:
+def recipe_of(said: Mapping[str, Any], form: Form = TRAIN) -> tuple[Any, Any]:
     """The two halves of a recipe. Raises ForkLeftError for a value that an option does not allow."""
-    own = {option.name for option in fields(Recipe)}
+    own = {option.name for option in fields(form.recipe)}
     # A copy, because Transformers adds its defaults to dictionaries.
     said = copy.deepcopy(dict(said))
-    recipe = Recipe(**{name: value for name, value in said.items() if name in own})
+    recipe = form.recipe(**{name: value for name, value in said.items() if name in own})
     try:
-        return recipe, ForkLeftConfig(**{name: value for name, value in said.items() if name not in own})
+        return recipe, form.config(**{name: value for name, value in said.items() if name not in own})
     except (ValueError, ImportError) as error:
         raise ForkLeftError(str(error)) from error
 
@@ -271,9 +317,9 @@ def planned_here(said: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return {**said, "bf16": False}, [f"{NO_BF16}: to run here, add --bf16 false"]
 
 
-def recipe_page(said: Mapping[str, Any]) -> str:
+def recipe_page(said: Mapping[str, Any], form: Form = TRAIN) -> str:
     """The text of a recipe's file with these options, except defaults, secrets, and options of a single start."""
-    kept = {name: _whole(value) for name, value in not_default(said).items() if name not in _NOT_KEPT}
+    kept = {name: _whole(value) for name, value in not_default(said, form).items() if name not in _NOT_KEPT}
     return yaml.dump(kept, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
@@ -282,9 +328,9 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST_WHOLE else value
 
 
-def not_default(said: Mapping[str, Any]) -> dict[str, Any]:
+def not_default(said: Mapping[str, Any], form: Form = TRAIN) -> dict[str, Any]:
     """The options that differ from their defaults."""
-    known = options()
+    known = options(form)
     return {name: value for name, value in said.items() if value != default_of(known[name])}
 
 
@@ -300,7 +346,7 @@ def help_of(option: Field) -> str:
     return " ".join(text.split()).replace("%%", "%")
 
 
-def option_words(words: Sequence[str]) -> dict[str, Any]:
+def option_words(words: Sequence[str], form: Form = TRAIN) -> dict[str, Any]:
     """`--name value`, `--name=value`, and `--name` alone for true. Values are read as in the file.
 
     Raises ForkLeftError for a word that is not an option, and for an option without a value that cannot be true.
@@ -315,7 +361,7 @@ def option_words(words: Sequence[str]) -> dict[str, Any]:
         if not given and rest and not rest[0].startswith("--"):
             value = rest.pop(0)
         elif not given:
-            hint = _hints().get(name.replace("-", "_"), bool)
+            hint = _hints(form).get(name.replace("-", "_"), bool)
             if hint is not Any and bool not in _kinds(hint):
                 raise ForkLeftError(f"expected a value behind --{name}")
             value = "true"
@@ -357,12 +403,12 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     raise ForkLeftError(f"{name}: expected {wanted or 'nothing, as no recipe can hold it'}, found {value!r:.60}")
 
 
-def _hints() -> dict[str, Any]:
+def _hints(form: Form) -> dict[str, Any]:
     """The declared type of every option."""
     # Transformers declares only text: the folder of a checkpoint, where true means the newest one here and false means
     # none; and an old notation of FSDP, where true and false are the new notation.
     ours = {"resume_from_checkpoint": bool | str, "fsdp": bool | str}
-    return typing.get_type_hints(ForkLeftConfig) | typing.get_type_hints(Recipe) | ours
+    return typing.get_type_hints(form.config) | typing.get_type_hints(form.recipe) | ours
 
 
 def _kinds(hint: Any) -> dict[Any, tuple[Any, ...]]:

@@ -14,8 +14,8 @@ from forkleft.digests import differences, fingerprint, json_digest, text_digest
 from forkleft.errors import ForkLeftError
 from forkleft.students.student import Student
 from forkleft.train import checkpoints
-from forkleft.train.config import ForkLeftConfig
 from forkleft.train.data import Example
+from forkleft.train.run_config import RunConfig
 from forkleft.train.run_files import read_run
 
 # Options that decide what is learned, besides those of the method: a run cannot resume with other values.
@@ -47,7 +47,7 @@ _FORMAT = 2
 # that follow from it are.
 _INDIFFERENT = {
     *("rollout_batch_size", "answer_cache", "questions_per_update"),
-    *("trace_steps", "showcase_questions", "save_at", "eval_at"),
+    *("trace_steps", "showcase_questions", "save_at", "eval_at", "allow_unadapted", "accuracy_questions"),
 }
 
 # How an update is divided. Other numbers with the same product give the same questions to each update.
@@ -59,44 +59,44 @@ LENGTHENED = "lengthened"
 _WITHOUT_END = ("constant", "constant_with_warmup", "inverse_sqrt")
 
 
-def decisive_options(args: ForkLeftConfig) -> dict[str, Any]:
+def decisive_options(args: RunConfig) -> dict[str, Any]:
     """What decides what a run learns: the part in its options."""
-    own = {field.name for field in fields(ForkLeftConfig)} - {field.name for field in fields(TrainingArguments)}
+    own = {field.name for field in fields(args)} - {field.name for field in fields(TrainingArguments)}
     values = {name: getattr(args, name) for name in [*_DECISIVE, *sorted(own - _INDIFFERENT)]}
     return _as_json(values | {"processes": args.world_size, "format": _FORMAT})
 
 
-def decisive_data(student: Student, examples: Sequence[Example]) -> dict[str, Any]:
-    """What decides what a run learns: the part in the data and in the student, without its weights."""
+def questions_digest(examples: Sequence[Example]) -> str:
+    """Tells whether questions are the same."""
     named = ("id", "messages", "answer", "reference")
-    rows = [{name: getattr(example, name) for name in named} for example in examples]
+    return json_digest([{name: getattr(example, name) for name in named} for example in examples])
+
+
+def decisive_data(student: Student, **digests: str) -> dict[str, Any]:
+    """What decides what a run learns: the part in the data, by its digests, and in the student, without its weights."""
     return _as_json(
         {
             "family": asdict(student.family),
             "chat_template": text_digest(str(student.text_tokenizer.chat_template)),
             "stop_ids": student.vocabulary.stop_ids,
-            "questions": json_digest(rows),
+            **digests,
         }
     )
 
 
 def decisive(
-    args: ForkLeftConfig,
-    student: Student,
-    model: torch.nn.Module,
-    examples: Sequence[Example],
-    *,
-    teacher: str,
-    answerer: str,
+    args: RunConfig, student: Student, model: torch.nn.Module, *, digests: Mapping[str, str], **others: Any
 ) -> dict[str, Any]:
-    """All that decides what a run learns, as a checkpoint keeps it. teacher, answerer: their identities."""
+    """All that decides what a run learns, as a checkpoint keeps it.
+
+    digests: of the data; others: what else decides, such as the identity of the teacher.
+    """
     adapters = getattr(model, "peft_config", {})
-    values: dict[str, Any] = {"teacher": teacher, "answerer": answerer}
-    values["adapters"] = {name: vars(config) for name, config in adapters.items()}
+    values: dict[str, Any] = {**others, "adapters": {name: vars(config) for name, config in adapters.items()}}
     if adapters:
         # A checkpoint holds only the adapters; all other weights come from the given student.
         values["student"] = fingerprint(student.model)
-    return decisive_options(args) | decisive_data(student, examples) | _as_json(values)
+    return decisive_options(args) | decisive_data(student, **digests) | _as_json(values)
 
 
 def name_of(found: Any) -> str:

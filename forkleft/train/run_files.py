@@ -11,6 +11,8 @@ from forkleft.files import write_json
 # The file that says what decides a run (`resume.py`): in its folder and in every checkpoint.
 RUN_FILE = "forkleft.json"
 LOCK_FILE = ".lock"
+# What the run of an adaptation says of itself there, as its objective.
+ADAPTATION = "adaptation"
 # What to do about a folder that is in the way.
 OTHER_FOLDER = "name another folder (output_dir)"
 

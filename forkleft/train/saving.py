@@ -24,11 +24,11 @@ from transformers.trainer_utils import SchedulerType
 
 from forkleft.errors import ForkLeftError
 from forkleft.train import checkpoints
-from forkleft.train.config import ForkLeftConfig, check_steps
 from forkleft.train.folders import RunFolder, in_main_process
 from forkleft.train.hub import UploadingTrainer
 from forkleft.train.metrics import StepFile
 from forkleft.train.resume import LENGTHENED, check_resumable, divided_anew, find_checkpoint
+from forkleft.train.run_config import RunConfig, check_steps
 from forkleft.train.run_files import read_run, write_run
 
 _LOG = logging.getLogger(__name__)
@@ -55,14 +55,14 @@ class _AtSteps(TrainerCallback):
 
 
 class SavingTrainer(UploadingTrainer):
-    """The saving half of `ForkLeftTrainer`.
+    """The half of every trainer that saves.
 
     A subclass says what decides its run (`_decisive`), and writes the final model (`_write_final`) and its card
-    (`create_model_card`). It writes a row of routes.jsonl in every step, a row of metrics.jsonl in every step that it
-    logs, rows of traces.jsonl in some steps, and rows of showcase.jsonl before the first step and after the last.
+    (`create_model_card`). It writes a row of metrics.jsonl in every step that it logs, and may have more files with
+    rows of steps (`_step_files`).
     """
 
-    args: ForkLeftConfig
+    args: RunConfig
     model: torch.nn.Module
 
     @property
@@ -74,6 +74,11 @@ class SavingTrainer(UploadingTrainer):
     def _write_final(self, folder: Path) -> None:
         """Write the model that the run ends with."""
 
+    @property
+    def _step_files(self) -> list[StepFile]:
+        """The files that this run writes, with rows of steps."""
+        return [self.metrics_file]
+
     def __init__(self, *arguments: Any, folder: RunFolder | None = None, **settings: Any) -> None:
         """folder: the output folder, if the caller already holds it. The other arguments are those of Transformers."""
         super().__init__(*arguments, **settings)
@@ -81,9 +86,7 @@ class SavingTrainer(UploadingTrainer):
         if self.args.eval_at and self.eval_dataset is None:
             raise ForkLeftError("eval_at names updates to evaluate after, and there is no data to evaluate on; add it")
         self.add_callback(_AtSteps())
-        output = self.args.output_path
-        self.metrics_file, self.traces_file = StepFile(output / "metrics.jsonl"), StepFile(output / "traces.jsonl")
-        self.routes_file, self.showcase_file = StepFile(output / "routes.jsonl"), StepFile(output / "showcase.jsonl")
+        self.metrics_file = StepFile(self.args.output_path / "metrics.jsonl")
         self._saving_to: Path | None = None
         # Names of checkpoints whose files were read or written here: gigabytes are digested only once.
         self._known_whole: set[str] = set()
@@ -117,8 +120,7 @@ class SavingTrainer(UploadingTrainer):
         """The checkpoint to resume from and its step; None and 0 for a run that starts."""
         if resume:
             return self._resumed(resume)
-        files = (self.metrics_file, self.routes_file, self.traces_file, self.showcase_file)
-        own = [file.path.name for file in files if file.written]
+        own = [file.path.name for file in self._step_files if file.written]
         self.folder.check_new(self._decisive, own=own)
         return None, 0
 
@@ -131,12 +133,8 @@ class SavingTrainer(UploadingTrainer):
             if later > step:
                 shutil.rmtree(folder)
         write_run(output, self._decisive)
-        self.metrics_file.begin(step)
-        self.routes_file.begin(step)
-        if self.args.trace_steps:
-            self.traces_file.begin(step)
-        if self.args.showcase_questions:
-            self.showcase_file.begin(step)
+        for file in self._step_files:
+            file.begin(step)
 
     def _resumed(self, resume: str | bool) -> tuple[str, int]:
         output = self.folder.path
@@ -230,8 +228,8 @@ class SavingTrainer(UploadingTrainer):
             with self._staged(staging):
                 self.state.save_to_json(str(staging / name / "trainer_state.json"))
                 write_run(staging / name, self._decisive)
-                self.metrics_file.flush()
-                self.routes_file.flush()
+                for file in self._step_files:
+                    file.flush()
                 checkpoints.publish(staging / name, output / name)
                 self._known_whole.add(name)
             staging.rmdir()

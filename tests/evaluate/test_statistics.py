@@ -14,6 +14,7 @@ from forkleft.evaluate.statistics import (
     accuracy,
     clustered_gain,
     clustered_mean,
+    clustered_number,
     contrast,
     equal_weight_mean,
     gain_of_table,
@@ -256,6 +257,18 @@ def test_two_clusters_by_hand():
     items = [1, 1, 1, 0], ["p", "p", "p", "q"]
     assert clustered_mean(*items, level=0.4) == Estimate(0.75, 0.75, 0.75)
     assert clustered_mean(*items, level=0.6) == Estimate(0.75, 0.0, 1.0)
+
+
+def test_clustered_numbers_of_any_size():
+    """A line through the shares: mean and ends go along."""
+    values, clusters = clustered_items()
+    shares = clustered_mean(values, clusters)
+    numbers = clustered_number([3 - 7 * value for value in values], clusters)
+    expected = (3 - 7 * shares.value, 3 - 7 * shares.high, 3 - 7 * shares.low)
+    assert (numbers.value, numbers.low, numbers.high) == pytest.approx(expected, abs=1e-9)
+    assert clustered_number([2.5, 2.5], ["p", "q"]) == Estimate(2.5, 2.5, 2.5)
+    with pytest.raises(ForkLeftError, match="at least 2 clusters"):
+        clustered_number([1.0, 2.0], ["p", "p"])
 
 
 def test_clustered_mean_equals_a_naive_loop():

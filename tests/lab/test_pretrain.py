@@ -11,19 +11,17 @@ from forkleft.lab.pretrain import (
     STUDENTS,
     TEACHERS,
     Pretraining,
+    Questions,
     build_model,
-    encode,
-    last_rate,
-    learning_rate,
     main,
-    teacher_batch,
     train_last,
     train_student,
     train_teacher,
 )
 from forkleft.lab.questions import training_stream
-from forkleft.lab.tokenizer import END_OF_TURN, build_tokenizer
-from forkleft.objective.denoising import Sample, denoising_loss
+from forkleft.lab.tokenizer import END_OF_TURN
+from forkleft.objective.denoising import Sample, causal, draw, prediction_loss
+from forkleft.prompts import prompt_ids
 from forkleft.randomness import keyed_generator
 
 
@@ -31,6 +29,20 @@ from forkleft.randomness import keyed_generator
 def few_questions(monkeypatch):
     """What is measured when a training ends is not what these tests are about."""
     monkeypatch.setattr(pretrain, "lab_set", lambda name: lab_set(name, 4))
+
+
+def samples(tokenizer, count=32):
+    """Questions that no training here has seen."""
+    stream = training_stream(99)
+    for number, question in zip(range(count), stream, strict=False):
+        prompt = prompt_ids(tokenizer, [{"role": "user", "content": question.prompt}])
+        yield Sample(prompt, tokenizer.encode(question.solution + END_OF_TURN, add_special_tokens=False), str(number))
+
+
+@torch.no_grad()
+def mean_loss(student, tasks):
+    loss, _ = prediction_loss(student, tasks, dict.fromkeys(("denoising", "causal"), 1.0))
+    return loss / sum(task.weight for task in tasks)
 
 
 def test_training_is_deterministic_in_its_recipe():
@@ -52,10 +64,10 @@ def test_student_training_is_deterministic_and_learns(family):
     recipe = Pretraining(layers=1, width=48, steps=60, batch=8, lr=1e-2, warmup=5)
     trained = train_student(recipe, family)
     fresh = lab_student(build_model(recipe, trained.tokenizer), trained.tokenizer, FAMILIES[family])
-    stream = training_stream(99)
-    examples = [Sample(*encode(next(stream), trained.tokenizer)) for _ in range(32)]
-    with torch.no_grad():
-        losses = [denoising_loss(s, examples, budget=64, generator=keyed_generator(1)) for s in (trained, fresh)]
+    losses = [
+        mean_loss(s, [draw(s, sample, keyed_generator(1, sample.id), budget=64) for sample in samples(s.tokenizer)])
+        for s in (trained, fresh)
+    ]
     assert losses[0] < 0.6 * losses[1]
 
 
@@ -75,7 +87,7 @@ def test_the_cards_command_reaches_the_same_weights_step_by_step(name, tmp_path,
     assert weights[0] == weights[1]
 
 
-def test_the_last_phase_has_its_own_questions_blocks_and_rate():
+def test_the_last_phase_has_its_own_questions_and_blocks():
     """It goes on from the weights of the phases before, and takes nothing from their streams."""
     recipe = replace(STUDENTS["block"], causal_steps=1, steps=2, last_steps=0, batch=4)
     one = train_student(recipe, "block")
@@ -85,39 +97,47 @@ def test_the_last_phase_has_its_own_questions_blocks_and_rate():
     pairs = zip(one.model.parameters(), two.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
     assert two.family.block_size == 2 * recipe.first_block
-    rates = [last_rate(STUDENTS["block"], step) for step in (0, 24, 300, 350)]
-    assert rates == pytest.approx([4e-5, 1e-3, 1e-3, 5e-4])
 
 
 def test_training_learns():
     """A few dozen steps on a tiny model bring the loss well under that of a guess."""
     recipe = Pretraining(layers=1, width=48, steps=60, batch=16, lr=1e-2, warmup=5)
     model, tokenizer = train_teacher(recipe)
-    ids_BT, labels_BT = teacher_batch(training_stream(99), 32, tokenizer)
-    with torch.no_grad():
-        trained = model(input_ids=ids_BT, labels=labels_BT).loss
-        fresh = build_model(recipe, tokenizer)(input_ids=ids_BT, labels=labels_BT).loss
+    tasks = [causal(sample) for sample in samples(tokenizer)]
+    trained, fresh = (
+        mean_loss(lab_student(each, tokenizer, FAMILIES["block"]), tasks)
+        for each in (model, build_model(recipe, tokenizer))
+    )
     assert trained < 0.6 * fresh
 
 
-def test_a_batch_asks_for_the_solution_and_its_stop_token_only():
-    tokenizer = build_tokenizer()
-    ids_BT, labels_BT = teacher_batch(training_stream(0, choice_share=0.5), 16, tokenizer)
-    expected = training_stream(0, choice_share=0.5)
-    for ids_T, labels_T in zip(ids_BT, labels_BT, strict=True):
-        item = next(expected)
-        asked = labels_T[labels_T != -100]
-        assert tokenizer.decode(asked) == item.solution + END_OF_TURN
-        assert torch.equal(ids_T[labels_T != -100], asked)
-        text = tokenizer.decode(ids_T[ids_T != tokenizer.pad_token_id])
-        assert text == f"<|user|>{item.prompt}<|assistant|>{item.solution}{END_OF_TURN}"
+def test_the_rates_of_the_phases(monkeypatch):
+    """A warm-up and a cosine to a twentieth; in the last phase a warm-up, a plateau, and zero at the end."""
+    rates = []
+
+    class Watched(pretrain.AdaptTrainer):
+        def log(self, logs, start_time=None):
+            if "learning_rate" in logs:
+                rates.append(logs["learning_rate"])
+            super().log(logs, start_time)
+
+    monkeypatch.setattr(pretrain, "AdaptTrainer", Watched)
+    recipe = Pretraining(layers=1, width=24, steps=20, last_steps=40, last_lr=0.5, lr=1.0, warmup=4, batch=1)
+    train_student(recipe, "block")
+    first, last = rates[:20], rates[20:]
+    assert first[:5] == pytest.approx([0, 0.25, 0.5, 0.75, 1.0]) and 0.05 < first[-1] < 0.07
+    assert last[24:31] == pytest.approx([0.48, *[0.5] * 6]) and last[-1] == pytest.approx(0.05)
 
 
-def test_learning_rate_warms_up_and_falls_to_a_twentieth():
-    recipe = Pretraining(layers=1, width=24, steps=1000, lr=1.0, warmup=10)
-    assert learning_rate(recipe, 0, 1000) == pytest.approx(0.1)
-    assert learning_rate(recipe, 9, 1000) == learning_rate(recipe, 10, 1000) == pytest.approx(1.0)
-    assert learning_rate(recipe, 999, 1000) == pytest.approx(0.05, abs=1e-3)
+def test_questions_can_be_read_again_from_where_they_start():
+    stream = training_stream(0, choice_share=0.5)
+    expected = [next(stream) for _ in range(6)]
+    rows = Questions(2, seed=0, choice_share=0.5)
+    for _ in range(2):
+        found = [row for row, _ in zip(rows, range(4), strict=False)]
+        assert found == [
+            {"question": item.prompt, "answer": item.answer, "solution": item.solution} for item in expected[2:]
+        ]
 
 
 def test_main_writes_a_model_with_a_card(tmp_path, few_questions):

@@ -1,11 +1,19 @@
 import pytest
 import torch
 from exact import assert_exact
-from naive import plain_logits, segment_bounds
-from tiny import FAMILIES, MASK, STOP, family_name, plain_copy, tiny_student
+from naive import naive_causal_loss, naive_denoising_loss
+from tiny import FAMILIES, STOP, family_name, plain_copy, tiny_student
 
 from forkleft.errors import ForkLeftError
-from forkleft.objective.denoising import Sample, _hidden, denoising_loss
+from forkleft.objective.denoising import (
+    WHOLE_RANGE,
+    Sample,
+    _hidden,
+    causal,
+    draw,
+    packed_tokens,
+    prediction_loss,
+)
 from forkleft.randomness import keyed_generator
 from forkleft.students import Family
 
@@ -16,79 +24,116 @@ EXAMPLES = [
     Sample([6], [STOP]),
     Sample([3, 1, 4, 1, 5], [2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, STOP]),
 ]
+# Text that goes on has no budget, and is filled up only if it stops.
+TEXTS = [Sample([5], [7, 3, 1, 30, 12, 11, 4, 2, 9]), Sample([8], [1, 2, 3, 4, 5, STOP]), Sample([2], [6])]
 
 
-def hide(first, last, generator):
-    """The rule in words: a ratio, a spare draw, then one draw for each position; never nothing."""
-    ratio = torch.rand(last - first + 2, generator=generator, dtype=torch.float64).tolist()
-    hidden = [first + k for k, draw in enumerate(ratio[2:]) if draw < ratio[0]]
-    return hidden or [first + int(ratio[1] * (last - first))]
+def generators(seed, examples):
+    return [keyed_generator(seed, row) for row in range(len(examples))]
 
 
-def naive_loss(model, family, examples, generator, weighting="positions"):
-    """One forward for each block: everything before it clean, the block in part hidden, nothing after it."""
-    losses, means, lengths = [], [], []
-    for example in examples:
-        prompt, end = len(example.prompt), len(example.prompt) + BUDGET
-        sequence = [*example.prompt, *example.response]
-        stop = segment_bounds(family, len(sequence) - 1, prompt, end)[1] if family.attention == "block" else end
-        sequence += [STOP] * (stop - len(sequence))
-        begin = prompt
-        while begin < len(sequence):
-            last = segment_bounds(family, begin, prompt, end)[1] if family.attention == "block" else end
-            hidden = hide(begin, last, generator)
-            noisy = [MASK if position in hidden else sequence[position] for position in range(last)]
-            logits = plain_logits(model, family, noisy, prompt)
-            for position in hidden:
-                source = position if family.head == "same" else position - 1
-                losses.append(-logits[source].log_softmax(-1)[sequence[position]])
-            means.append(torch.stack(losses[-len(hidden) :]).mean())
-            lengths.append(last - begin)
-            begin = last
-    if weighting == "positions":
-        return torch.stack(losses).mean()
-    # 1/t at each hidden position makes of a block its mean loss times its length.
-    return sum(mean * length for mean, length in zip(means, lengths, strict=True)) / sum(lengths)
+def tasks_of(student, examples, seed, budget=BUDGET, **settings):
+    drawn = zip(examples, generators(seed, examples), strict=True)
+    return [draw(student, example, generator, budget=budget, **settings) for example, generator in drawn]
 
 
-@pytest.mark.parametrize("weighting", ["positions", "ratio"])
+def mean_loss(student, tasks):
+    return prediction_loss(student, tasks, {tasks[0].kind: 1 / sum(task.weight for task in tasks)})[0]
+
+
+def assert_same_gradients(student, model, found, expected):
+    assert_exact(found, expected)
+    found.backward()
+    expected.backward()
+    for (name, one), two in zip(student.model.named_parameters(), model.parameters(), strict=True):
+        assert_exact(one.grad, two.grad, name)
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "1/t"])
 @pytest.mark.parametrize("family", FAMILIES, ids=family_name)
 def test_loss_and_gradients_equal_one_forward_a_block(family, weighting):
     student = tiny_student(family, dtype=torch.float64)
     model = plain_copy(student)
-    for seed in range(3):
+    for seed, (examples, budget) in enumerate([(EXAMPLES, BUDGET), (EXAMPLES, BUDGET), (TEXTS, None)]):
         student.model.zero_grad()
         model.zero_grad()
-        generators = [keyed_generator(seed), keyed_generator(seed)]
-        found = denoising_loss(student, EXAMPLES, budget=BUDGET, generator=generators[0], weighting=weighting)
-        expected = naive_loss(model, family, EXAMPLES, generators[1], weighting)
-        assert_exact(found, expected)
-        found.backward()
-        expected.backward()
-        for (name, one), two in zip(student.model.named_parameters(), model.parameters(), strict=True):
-            assert_exact(one.grad, two.grad, name)
+        shares = (0.2, 0.7) if seed == 1 else WHOLE_RANGE
+        tasks = tasks_of(student, examples, seed, budget, weighting=weighting, shares=shares)
+        expected = naive_denoising_loss(model, family, examples, generators(seed, examples), weighting, budget, shares)
+        assert_same_gradients(student, model, mean_loss(student, tasks), expected)
 
 
-def test_the_ratio_of_hidden_positions_is_uniform():
+@pytest.mark.parametrize("family", FAMILIES, ids=family_name)
+def test_denoising_with_next_tokens_beside_it_equals_both_alone(family):
+    """In one forward, with weights of their own; attention of the causal stream is causal in every family."""
+    student = tiny_student(family, dtype=torch.float64)
+    model = plain_copy(student)
+    tasks = [*tasks_of(student, EXAMPLES, 4), *map(causal, EXAMPLES)]
+    hidden = sum(task.weight for task in tasks if task.kind == "denoising")
+    tokens = sum(len(example.response) for example in EXAMPLES)
+    found, sums = prediction_loss(student, tasks, {"denoising": 1 / hidden, "causal": 0.3 / tokens})
+    one = naive_denoising_loss(model, family, EXAMPLES, generators(4, EXAMPLES), "uniform", BUDGET, WHOLE_RANGE)
+    two = naive_causal_loss(model, EXAMPLES)
+    assert_exact(torch.tensor(sums["denoising"] / hidden, dtype=torch.float64), one.detach())
+    assert_exact(torch.tensor(sums["causal"] / tokens, dtype=torch.float64), two.detach())
+    assert_same_gradients(student, model, found, one + 0.3 * two)
+
+
+def test_parts_of_a_batch_add_up_to_it():
+    student = tiny_student(FAMILIES[0], dtype=torch.float64)
+    tasks = tasks_of(student, EXAMPLES, 1, weighting="1/t")
+    scale = {"denoising": 1 / sum(task.weight for task in tasks)}
+    parts = [prediction_loss(student, part, scale)[0] for part in (tasks[:1], tasks[1:], [])]
+    assert_exact(sum(parts), mean_loss(student, tasks))
+    parts[-1].backward()
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in student.model.parameters())
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=family_name)
+def test_tokens_of_a_forward_are_known_before_it(family):
+    student = tiny_student(family)
+    for examples, budget in ((EXAMPLES, BUDGET), (TEXTS, None)):
+        for example, task in zip(examples, tasks_of(student, examples, 2, budget), strict=True):
+            found = len(task.stream.ids) + sum(len(replica.ids) for replica in task.stream.replicas)
+            assert packed_tokens(student, example, budget) == found
+
+
+def test_the_share_of_hidden_positions_is_uniform():
     """Over many blocks every count of hidden positions comes up about equally often (none becomes one)."""
     counts = torch.zeros(9)
     generator = keyed_generator("ratio")
     for _ in range(4000):
-        counts[len(_hidden(0, 8, generator))] += 1
+        counts[len(_hidden(0, 8, generator, WHOLE_RANGE))] += 1
     expected = torch.tensor([0, 2, 1, 1, 1, 1, 1, 1, 1]) * 4000 / 9
     assert ((counts - expected)[1:] ** 2 / expected[1:]).sum() < 24.3  # chi-square, 7 degrees of freedom, p = 0.001
 
 
+def test_the_range_of_shares_holds():
+    generator = keyed_generator("range")
+    counts = [len(_hidden(0, 1000, generator, (0.4, 0.6))) for _ in range(50)]
+    assert 330 < min(counts) < 460 and 540 < max(counts) < 670
+    assert _hidden(0, 8, generator, (1.0, 1.0)) == list(range(8))
+    assert len(_hidden(0, 8, generator, (0.0, 0.0))) == 1
+
+
 @pytest.mark.parametrize(
-    ("response", "message"),
+    ("sample", "message"),
     [
-        ([], "must end with a stop id"),
-        ([1, 2], "must end with a stop id"),
-        ([1] * 14 + [STOP], "15 tokens exceeds the"),
+        (Sample([1], [], "7"), "row 7: the response is empty"),
+        (Sample([], [1, STOP], "7"), "row 7: the prompt is empty"),
+        (Sample([1], [1, 2], "7"), "row 7: a response must end with a stop id"),
+        (Sample([1], [1] * 14 + [STOP], "7"), "row 7: a response of 15 tokens exceeds the budget of 14"),
     ],
 )
-def test_bad_examples(response, message):
+def test_bad_samples(sample, message):
     with pytest.raises(ForkLeftError, match=message):
-        denoising_loss(
-            tiny_student(Family("block", 4)), [Sample([1], response)], budget=BUDGET, generator=keyed_generator(0)
-        )
+        draw(tiny_student(Family("block", 4)), sample, keyed_generator(0), budget=BUDGET)
+
+
+def test_a_loss_that_is_not_finite_names_its_row():
+    student = tiny_student(FAMILIES[0])
+    with torch.no_grad():
+        student.model.lm_head.weight.fill_(float("nan"))
+    tasks = [draw(student, Sample([1], [2, STOP], "abc"), keyed_generator(0), budget=BUDGET)]
+    with pytest.raises(ForkLeftError, match="row abc: the loss is nan"):
+        prediction_loss(student, tasks, {"denoising": 1.0})

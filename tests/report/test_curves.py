@@ -48,3 +48,20 @@ def test_a_run_that_logged_no_update_has_no_curves(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 0, "eval_accuracy": 0.5}) + "\n")
     draw_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png")
     assert not (tmp_path / "curves.png").exists()
+
+
+def test_curves_of_an_adaptation(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path: drawn.append(figure))
+    rows = [{"step": 0, "eval_loss": 3.0, "eval_causal_loss": 2.0}]
+    rows += [{"step": k, "loss": 1.0, "loss_denoising": 1 / k, "loss_causal": 0.5} for k in (1, 2)]
+    rows += [{"step": 2, "eval_loss": 1.0, "eval_causal_loss": 1.5}]
+    metrics = tmp_path / "metrics.jsonl"
+    for more in ([], [{"step": 2, "eval_accuracy": 0.25}]):
+        metrics.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *more]))
+        draw_curves(metrics, tmp_path / "curves.png")
+    (losses,), (_, accuracy) = (figure.axes for figure in drawn)
+    found = {line.get_label(): line.get_xydata().tolist() for line in losses.lines}
+    assert found["held-out, denoising"] == [[0, 3], [2, 1]] and found["held-out, next token"] == [[0, 2], [2, 1.5]]
+    assert {"denoising", "next token"} <= found.keys()
+    assert accuracy.lines[0].get_xydata().tolist() == [[2, 25]]

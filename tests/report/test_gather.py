@@ -126,3 +126,9 @@ def test_other_lines_than_rows_are_left_out(tmp_path):
     write_rows(folder / "metrics.jsonl", [{"loss": 1.0}, [1], {"step": 1, "loss": 1.0}])
     (run,) = gather([folder]).runs
     assert len(run.logged) == 1 and "metrics.jsonl: 2 lines torn" in run.notes[0]
+
+
+def test_an_adaptation_is_no_run_to_report_on(tmp_path):
+    (tmp_path / "forkleft.json").write_text('{"objective": "adaptation"}')
+    with pytest.raises(ForkLeftError, match=r"is a run of forkleft adapt, .* its curves are in curves\.png"):
+        gather([tmp_path])

@@ -77,8 +77,8 @@ def test_a_tracker_that_is_not_installed(tmp_path, monkeypatch):
     def missing(*_):
         raise RuntimeError("it is not installed")
 
-    monkeypatch.setattr("forkleft.train.config.get_available_reporting_integrations", list)
-    monkeypatch.setattr("forkleft.train.config.get_reporting_integration_callbacks", lambda names: [missing])
+    monkeypatch.setattr("forkleft.train.run_config.get_available_reporting_integrations", list)
+    monkeypatch.setattr("forkleft.train.run_config.get_reporting_integration_callbacks", lambda names: [missing])
     with pytest.raises(ForkLeftError, match=r"names 'wandb', .*: it is not installed; leave it out, or install it"):
         ForkLeftConfig(str(tmp_path), use_cpu=True, report_to=["wandb"])
 

@@ -7,6 +7,7 @@ import pytest
 
 from forkleft.cli import main, runs
 from forkleft.errors import ForkLeftError
+from forkleft.train.batches import batches_of
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.preflight import check_options, check_updates
 from forkleft.train.recipes import Recipe
@@ -31,6 +32,10 @@ def forbid_weights(monkeypatch):
             return loader(*given, weights=weights, **settings)
 
         monkeypatch.setattr(runs, name, load)
+
+
+def updates(config, questions):
+    return check_updates(config, batches_of(config, questions))
 
 
 def write_rows(path, *rows):
@@ -119,7 +124,7 @@ def test_a_check_names_the_updates_that_there_will_be(tmp_path, capsys, no_weigh
 
 def test_bf16_without_a_gpu(tmp_path, capsys, monkeypatch, no_weights):
     """A run is refused with what to type; a check goes on, and remarks on it."""
-    monkeypatch.setattr("forkleft.train.config.is_torch_bf16_gpu_available", lambda: False)
+    monkeypatch.setattr("forkleft.train.run_config.is_torch_bf16_gpu_available", lambda: False)
     words = ["train", "--config", LAB, *QUICK, "--output_dir", str(tmp_path / "run"), "--bf16", "--use_cpu", "false"]
     assert main(words) == 2
     assert "bf16: true asks for a GPU" in (errors := capsys.readouterr().err) and "--bf16 false" in errors
@@ -173,9 +178,9 @@ def test_how_many_updates_there_are(tmp_path):
     settings = {"questions_per_update": 4, "per_device_train_batch_size": 2, "num_train_epochs": 1.5, "use_cpu": True}
     config = ForkLeftConfig(str(tmp_path), **settings)
     # 3 an epoch, the last with 1 or 2 questions.
-    assert [check_updates(config, count) for count in (9, 10, 12)] == [5, 5, 5]
+    assert [updates(config, count) for count in (9, 10, 12)] == [5, 5, 5]
     dropping = ForkLeftConfig(str(tmp_path), **settings, dataloader_drop_last=True)
-    assert check_updates(dropping, 11) == 3
+    assert updates(dropping, 11) == 3
     with pytest.raises(ForkLeftError, match="3 questions do not fill one update of 4, and dataloader_drop_last"):
-        check_updates(dropping, 3)
-    assert check_updates(ForkLeftConfig(str(tmp_path), **settings, max_steps=7), 9) == 7
+        updates(dropping, 3)
+    assert updates(ForkLeftConfig(str(tmp_path), **settings, max_steps=7), 9) == 7

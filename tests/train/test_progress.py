@@ -7,7 +7,7 @@ from tiny import tiny_tokenizer
 from transformers import TrainerControl, TrainerState
 
 from forkleft.objective.forks import Fork
-from forkleft.train.progress import ProgressLine
+from forkleft.train.progress import ForkProgress
 
 LOGS = {"loss": 0.25, "student_accuracy": 0.484, "teacher_accuracy": 1.0, "questions": 48, "taught": 25}
 LOGS |= {"route_ce": 23, "route_leftopd": 25, "route_gold": 0, "route_exclude": 0, "tokens_per_second": 900.0}
@@ -25,7 +25,7 @@ def plain():
 
 @pytest.mark.parametrize("console", [terminal(), plain()], ids=["terminal", "log"])
 def test_the_line_tells_where_training_is(console):
-    line = ProgressLine(console, tiny_tokenizer())
+    line = ForkProgress(console, tiny_tokenizer())
     assert line.watch_fork is None
     state = TrainerState(max_steps=3, is_world_process_zero=True)
     line.on_train_begin(None, state, TrainerControl())
@@ -47,7 +47,7 @@ def test_the_line_tells_where_training_is(console):
 
 def test_every_evaluation_has_a_line():
     console = Console(file=io.StringIO(), width=20)
-    line = ProgressLine(console, tiny_tokenizer())
+    line = ForkProgress(console, tiny_tokenizer())
     state = TrainerState(max_steps=3, global_step=2, is_world_process_zero=True)
     metrics = {"eval_chains_accuracy": 0.525, "eval_chains_count": 40}
     line.on_evaluate(None, state, TrainerControl(), metrics=metrics)
@@ -60,7 +60,7 @@ def test_every_evaluation_has_a_line():
 def test_a_warning_stays_above_the_panel_in_whole_words():
     text = "update 2  warning: " + "of the last 32 responses most were cut; " * 4
     for console in (terminal(60), plain()):
-        line = ProgressLine(console, tiny_tokenizer())
+        line = ForkProgress(console, tiny_tokenizer())
         state = TrainerState(max_steps=3, is_world_process_zero=True)
         line.on_train_begin(None, state, TrainerControl())
         for step in (1, 2):

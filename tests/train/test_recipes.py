@@ -9,8 +9,19 @@ from transformers import TrainingArguments
 from forkleft.cli import main
 from forkleft.errors import ForkLeftError
 from forkleft.train.config import ForkLeftConfig
-from forkleft.train.recipes import Recipe, grouped_options, options, read_options, recipe_of, recipe_page
+from forkleft.train.recipes import (
+    ADAPT,
+    TRAIN,
+    Recipe,
+    grouped_options,
+    not_default,
+    options,
+    read_options,
+    recipe_of,
+    recipe_page,
+)
 
+OWN = sorted((Path(__file__).parents[2] / "recipes" / "your-own-model").glob("*-*.yaml"))
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 MINIMAL = "student: a\nteacher: b\ntrain_data: c.jsonl\noutput_dir: runs/x\n"
 
@@ -31,6 +42,17 @@ def test_the_recipes_of_the_repository_can_be_read(path):
     recipe, config = read_recipe(path, ["--bf16", "false", "--use_cpu"])
     assert recipe.student and recipe.teacher and recipe.train_data
     assert config.output_dir == f"runs/{path.stem}"
+
+
+@pytest.mark.parametrize("path", OWN, ids=lambda path: path.stem)
+def test_the_recipes_of_a_model_of_ones_own_can_be_read(tmp_path, path):
+    form = ADAPT if path.stem.endswith("-adapt") else TRAIN
+    said = read_options(path, ["--use_cpu"], form)
+    recipe, config = recipe_of(said, form)
+    assert isinstance(config, form.config) and recipe.student == said["student"]
+    page = tmp_path / "recipe.yaml"
+    page.write_text(recipe_page(said, form))
+    assert read_options(page, (), form) == not_default(said, form)
 
 
 def test_the_recipes_of_the_papers_runs_are_there():

@@ -1,9 +1,6 @@
 import copy
 import json
-import os
 import re
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +13,7 @@ from naive import naive_answer, naive_generate, naive_update
 from peft import PeftModel
 from questions import Question
 from tiny import STOP, plain_copy
-from trainer_runs import ROWS, VERDICTS, make_trainer, state_digest
+from trainer_runs import ROWS, VERDICTS, in_float32, make_trainer, run_program, state_digest, without_times
 
 from forkleft import rollout
 from forkleft.errors import ForkLeftError
@@ -29,22 +26,7 @@ from forkleft.train.data import Example
 from forkleft.train.trainer import ForkLeftTrainer
 from forkleft.verify import Verifier
 
-PROGRAM = Path(trainer_runs.__file__)
-
-
-def run(output, changes, *words, processes=1):
-    """A run in processes of its own; returns the exit code."""
-    launch = [sys.executable]
-    if processes > 1:
-        launch += ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--master-port", "0"]
-        launch += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, PROGRAM.parents[:2])), "OMP_NUM_THREADS": "1"}
-    command = [*launch, str(PROGRAM), str(output), json.dumps(changes), *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    killed = "Signal 9" in done.stderr or done.returncode == -9
-    if done.returncode and not killed:
-        raise AssertionError(done.stderr[-3000:])
-    return "killed" if killed else "ended"
+run = partial(run_program, Path(trainer_runs.__file__))
 
 
 def test_the_first_update_equals_the_naive_one(tmp_path):
@@ -81,11 +63,6 @@ def test_the_first_update_equals_the_naive_one(tmp_path):
     for (name, theirs), ours in zip(before.named_parameters(), trainer.student.model.parameters(), strict=True):
         gradient = torch.zeros_like(theirs) if theirs.grad is None else theirs.grad
         assert_exact(theirs.detach() - gradient, ours, name)
-
-
-def in_float32(loss):
-    """The sum in which Transformers logs a loss has a few of float32's last digits as its error."""
-    return pytest.approx(loss, rel=4 * torch.finfo(torch.float32).eps)
 
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("all-routes", "excluded")]
@@ -180,12 +157,6 @@ def uninterrupted(tmp_path_factory):
 def routes_by_step(folder):
     rows = [json.loads(line) for line in (folder / "routes.jsonl").read_text().splitlines()]
     return {row["step"]: dict(zip(row["ids"], row["routes"], strict=True)) for row in rows}
-
-
-def without_times(path):
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    timed = ("seconds", "runtime", "per_second", "memory")
-    return [{k: v for k, v in row.items() if not any(word in k for word in timed)} for row in rows if "loss" in row]
 
 
 @pytest.mark.parametrize(
@@ -351,7 +322,7 @@ def test_evaluation_decodes_as_it_is_told(tmp_path, monkeypatch):
         used.append(decoding)
         return real(student, prompts, decoding, **settings)
 
-    monkeypatch.setattr("forkleft.train.trainer.decode", decode)
+    monkeypatch.setattr("forkleft.train.student_trainer.decode", decode)
     make_trainer(tmp_path / "one").evaluate(ROWS[:2])
     with pytest.raises(ForkLeftError, match="the native decoding is known of the families"):
         make_trainer(tmp_path / "two", eval_decoding="native")
