@@ -46,7 +46,7 @@ from forkleft.students.student import Student
 Watch = Callable[[int, list[int], list[float]], None]
 
 # Logits exist for so many rows at a time: 128 MB in float32. With fewer the head would be read more often.
-_TABLE_NUMBERS = 2**25
+TABLE_NUMBERS = 2**25
 
 
 @torch.no_grad()
@@ -139,7 +139,7 @@ class _Rollout:
             CachedForward(student, places, columns) if student.family.attention == "block" else CanvasForward(student)
         )
         self.ids_RL = torch.full((places, columns), student.vocabulary.mask_id, device=device)
-        self.table_rows = max(1, _TABLE_NUMBERS // len(student.excluded_V))
+        self.table_rows = max(1, TABLE_NUMBERS // len(student.excluded_V))
 
     def run(self) -> list[Trajectory]:
         waiting = iter(range(len(self.prompts)))

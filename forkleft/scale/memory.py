@@ -14,6 +14,7 @@ from typing import Literal
 
 from forkleft.objective.head import chunk_rows
 from forkleft.objective.routes import Route
+from forkleft.rollout.sampler import TABLE_NUMBERS
 from forkleft.scale import work
 from forkleft.scale.setting import Setting
 from forkleft.scale.shapes import Shape
@@ -26,9 +27,8 @@ Precision = Literal["float32", "autocast", "bfloat16"]
 # Of a sequence of tables, each `(chunk, words)` in float32, how many exist at once (`objective/head.py`): three buffers
 # and a product in the forward, two in the backward, where bfloat16 needs a copy of half the size.
 _FORWARD_TABLES, _BACKWARD_TABLES, _CAST_TABLES = 4, 2, 0.5
-# Copies of the logits of a pass in float32, beside the product of the head itself: logits, probabilities, and their
-# product (`rollout/orders.py`).
-_LOGIT_TABLES = 3
+# Tables of the words in float32, beside the product of the head itself: logits and probabilities (`rollout/orders.py`).
+_LOGIT_TABLES = 2
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,13 @@ def rollout_memory(setting: Setting) -> dict[str, float]:
     rows = setting.written
     columns = question.prompt + question.budget
     window = family.sub_block or family.block_size
+    # So many positions are looked at in one piece.
+    at_once = max(1, TABLE_NUMBERS // student.words)
     tokens = columns if family.attention == "full" else min(columns, question.prompt + 2 * family.block_size)
     return {
         "copies of weights": _whole_copy(setting),
         "keys and values": 0.0 if family.attention == "full" else rows * columns * student.cache(cached),
-        "logits": rows * window * student.words * (number % 4 + 4 * _LOGIT_TABLES),
+        "logits": min(rows * window, at_once) * student.words * (number % 4 + 4 * _LOGIT_TABLES),
         "activations": rows * tokens * passing(student, number),
     }
 

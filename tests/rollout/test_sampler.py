@@ -306,7 +306,7 @@ def test_bad_input(prompts, settings, message):
 def test_logits_of_a_few_rows_at_a_time_write_the_same(monkeypatch, settings):
     student = tiny_student(BLOCK, dtype=torch.float64)
     expected = generate(student, PROMPTS, max_new_tokens=12, passes=2, **settings)
-    monkeypatch.setattr(sampler, "_TABLE_NUMBERS", 3 * VOCABULARY)
+    monkeypatch.setattr(sampler, "TABLE_NUMBERS", 3 * VOCABULARY)
     assert generate(student, PROMPTS, max_new_tokens=12, passes=2, **settings) == [
         replace(
             one,

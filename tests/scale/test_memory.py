@@ -10,7 +10,7 @@ from scales import BLOCKS, GOLD, Updates
 from tiny import STOP, tiny_model
 
 from forkleft.objective.routes import Route
-from forkleft.rollout.orders import _entropy_and_confidence
+from forkleft.rollout.orders import _summarise
 from forkleft.scale.devices import Cluster, parse_gpus
 from forkleft.scale.memory import memory_of, passing, rollout_memory, update_memory
 from forkleft.scale.shapes import shape_of
@@ -98,7 +98,7 @@ def test_a_rollout_holds_keys_values_and_one_forward(family):
 def test_the_logits_of_a_pass_on_a_gpu_which_takes_all_rows_at_once():
     logits_UV = torch.randn(64, 1000)
     with LiveBytes(logits_UV) as live:
-        _entropy_and_confidence(logits_UV)
+        _summarise(logits_UV)
     # Beside the logits themselves, which a GPU makes from the product in bfloat16.
     setting = Updates().setting
     tables = rollout_memory(replace(setting, bf16=True))["logits"] / (setting.written * 8 * setting.student.words)

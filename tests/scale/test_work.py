@@ -53,7 +53,7 @@ def packed(monkeypatch, family, view, geometry, attention, positions, budget):
     """The tokens and pairs of the layouts of a readout, from the rule of attention itself."""
     student, found = tiny_student(family), []
 
-    def noted(student, layout, rows, readings):
+    def noted(student, layout, rows):
         tokens = layout._tokens
         seen = may_attend(tuple(x[:, None] for x in tokens), tuple(x[None, :] for x in tokens))
         found.append(Work(len(layout.ids_N), int(seen.sum()), len(rows)))
