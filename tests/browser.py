@@ -1,5 +1,6 @@
 """A headless Chromium that is installed on this machine; nothing is downloaded."""
 
+import re
 import shutil
 from collections.abc import Iterator
 
@@ -37,3 +38,38 @@ def chromium_page(chromium) -> Iterator:
     # The browser also notes every reply that refuses something, which tests ask for.
     problems = [problem for problem in problems if not problem.startswith("Failed to load resource")]
     assert not problems, problems
+
+
+@pytest.fixture
+def opened(chromium) -> Iterator:
+    """Opens a report. Afterwards, there must have been no error, and no request but for the page itself."""
+    contexts, told, asked = [], [], []
+
+    def open_page(address, *, width=1280, height=900, dark=False, reduced=False):
+        scheme, motion = "dark" if dark else "light", "reduce" if reduced else "no-preference"
+        viewport = {"width": width, "height": height}
+        context = chromium.new_context(viewport=viewport, color_scheme=scheme, reduced_motion=motion)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: told.append(message.text))
+        page.on("pageerror", lambda error: told.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(address)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert told == []
+    assert all(re.match(r"(file:.*\.html|data:.*)$", url) for url in asked)
+
+
+def choose(page, index):
+    """Choose a question of a report."""
+    page.select_option("#question", str(index))
+
+
+def shown(page):
+    """The tokens of a report's viewer that can be read, by position."""
+    places = page.locator("#tokens .token:not(.blank)")
+    return dict(places.evaluate_all("all => all.map((e) => [Number(e.dataset.at), e.firstChild.textContent])"))

@@ -3,7 +3,7 @@
 Whatever is missing, torn or still being written is left out, and a note for people says so.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +26,10 @@ Status = Literal["finished", "running", "stopped"]
 TRACES = 200
 # Any of these makes a folder the folder of a run.
 _OF_A_RUN = (RUN_FILE, "metrics.jsonl", "traces.jsonl")
+# Entries that every update has in metrics.jsonl, and those that are no numbers.
+_OF_AN_UPDATE = {"loss", "questions", "student_accuracy", "teacher_accuracy"}
+_OF_AN_UPDATE |= {"route_ce", "route_leftopd", "route_gold", "route_exclude"}
+_WORDS = ("warning", "text")
 # The file that a run writes last.
 _CARD = "README.md"
 # The folder of a demo in which its results are, and the name of those before training.
@@ -57,7 +61,7 @@ class Run:
     @property
     def updates(self) -> list[Mapping[str, Any]]:
         """The logged rows of updates, without evaluations and warnings."""
-        return [row for row in self.logged if {"loss", "questions", "route_leftopd"} <= row.keys()]
+        return [row for row in self.logged if row.keys() >= _OF_AN_UPDATE]
 
 
 @dataclass(frozen=True)
@@ -112,16 +116,13 @@ def read_run_folder(folder: Path, name: str, *, traces: int = TRACES, group: str
         )
     recipe = folder / "recipe.yaml"
     options = read_yaml(recipe, "recipe") if recipe.is_file() else decided
-    logged = _rows(folder / "metrics.jsonl", notes)
-    rows = [compact(row) for row in _rows(folder / "traces.jsonl", notes)]
-    whole = [row for row in rows if row is not None]
-    if len(whole) < len(rows):
-        notes.append(f"traces.jsonl: {_lines(len(rows) - len(whole))} without what the viewer needs, left out")
+    logged = _rows(folder / "metrics.jsonl", notes, _is_logged)
+    whole = _shown(folder / "traces.jsonl", notes)
     cut = [row for row in whole if row["cut"]]
     if cut:
         many = f"{len(cut)} responses are" if len(cut) > 1 else "1 response is"
         notes.append(f"{many} longer than the viewer shows, and cut there")
-    shown = [row for row in map(compact, _rows(folder / "showcase.jsonl", notes)) if row is not None]
+    shown = _shown(folder / "showcase.jsonl", notes)
     return Run(
         name=name,
         folder=folder,
@@ -178,15 +179,31 @@ def _status(folder: Path, logged: Sequence[Mapping[str, Any]], wanted: int) -> S
     return "finished" if reached or is_finished(folder) else "stopped"
 
 
-def _rows(path: Path, notes: list[str]) -> list[dict[str, Any]]:
-    """The whole lines of a file of a run, and a note about the others."""
+def _rows(
+    path: Path, notes: list[str], is_ours: Callable[[Mapping[str, Any]], bool] = lambda row: True
+) -> list[dict[str, Any]]:
+    """The whole lines of a file of a run, and a note about the others. is_ours: whether a row is of the kind."""
     if not path.is_file():
         return []
     rows = [row for _, row in read_appended(path)]
-    whole = [row for row in rows if row is not None and isinstance(row.get("step"), int)]
+    whole = [row for row in rows if row is not None and isinstance(row.get("step"), int) and is_ours(row)]
     if len(whole) < len(rows):
         notes.append(f"{path.name}: {_lines(len(rows) - len(whole))} torn or still being written, left out")
     return whole
+
+
+def _shown(path: Path, notes: list[str]) -> list[dict[str, Any]]:
+    """The rows of a file as the viewer needs them, and a note about those that lack something."""
+    rows = [compact(row) for row in _rows(path, notes)]
+    whole = [row for row in rows if row is not None]
+    if len(whole) < len(rows):
+        notes.append(f"{path.name}: {_lines(len(rows) - len(whole))} without what the viewer needs, left out")
+    return whole
+
+
+def _is_logged(row: Mapping[str, Any]) -> bool:
+    """Whether a row of metrics has numbers only, apart from the words of a warning."""
+    return all(isinstance(value, int | float) or name in _WORDS for name, value in row.items())
 
 
 def _lines(count: int) -> str:

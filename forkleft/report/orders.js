@@ -3,13 +3,13 @@
 const orders = { cells: [], share: 100, timer: null, rows: [] };
 const COLUMNS = [["high_entropy", "most uncertain first, as in training"], ["confidence", "most confident first, as in use"]];
 
-// How many of these questions were right, as in use, and that they are few.
+// How many of these questions were right, as in use.
 function countOrders() {
   const known = orders.rows.filter((group) => group.in_use.length === 2);
   const right = (k) => known.filter((group) => group.in_use[k]).length;
-  if (!known.length) return "";
+  if (!known.length) return "There are no answers from after training yet.";
   const one = known.length === 1;
-  return `Of ${one ? "this question" : `these ${known.length} questions`}, written as in use, ${right(0)} ${right(0) === 1 ? "was" : "were"} right before training and ${right(1)} after. ${known.length < 30 ? "So few are for looking: they do not tell whether training helped." : ""}`;
+  return `Of ${one ? "this question" : `these ${known.length} questions`}, written as in use, ${right(0)} ${right(0) === 1 ? "was" : "were"} right before training and ${right(1)} after.`;
 }
 
 function startOrders() {
@@ -34,16 +34,38 @@ function drawCell(row, told) {
   const heading = make("h3", "", row.step === 0 ? "Before training" : `After ${row.step} updates`);
   heading.append(make("span", "soft", `, ${told}`));
   const pointed = make("p", "pointed");
+  pointed.setAttribute("aria-live", "polite");
+  place.tabIndex = 0;
+  place.setAttribute("role", "group");
+  place.setAttribute("aria-label", `${heading.textContent}; the arrow keys go through its words`);
   box.append(heading, verdict, place, pointed);
   const elements = drawTokens(place, row, frames, null);
-  const point = (event) => {
-    const i = elements.indexOf(event.target);
-    if (i < 0) return;
+  let current = -1;
+  const point = (i) => {
+    elements[current]?.classList.remove("target");
+    current = i;
+    const element = elements[i];
+    element?.classList.add("target");
+    if (!element || element.classList.contains("blank")) {
+      pointed.textContent = element ? `Position ${i + 1} is still blank.` : "";
+      return;
+    }
     const step = frames.findIndex((frame) => frame.at.includes(i)) + 1;
-    pointed.textContent = elements[i].classList.contains("blank") ? "" : `${quoted(row.tokens[i])}: step ${step} of ${frames.length}, with ${percent(row.confidence[i])} for its best guess`;
+    pointed.textContent = `${quoted(row.tokens[i])}: step ${step} of ${frames.length}, with ${percent(row.confidence[i])} for its best guess`;
   };
-  place.addEventListener("pointerover", point);
-  place.addEventListener("click", point);
+  const pointer = (event) => { const i = elements.indexOf(event.target); if (i >= 0) point(i); };
+  place.addEventListener("pointerover", pointer);
+  place.addEventListener("click", pointer);
+  place.addEventListener("keydown", (event) => {
+    const last = elements.length - 1;
+    const moves = { ArrowRight: current + 1, ArrowLeft: current - 1, Home: 0, End: last };
+    if (last < 0 || !(event.key in moves)) return;
+    event.preventDefault();
+    point(Math.max(0, Math.min(last, moves[event.key])));
+    elements[current].scrollIntoView({ block: "nearest" });
+  });
+  place.addEventListener("focusout", () => point(-1));
+  place.addEventListener("pointerleave", () => { if (document.activeElement !== place) point(-1); });
   orders.cells.push({ frames, verdict, elements });
   return box;
 }
@@ -53,6 +75,7 @@ function drawOrders() {
   const group = orders.rows[Number($("shown").value)];
   const rows = parsed(group.block);
   drawPrompt($("shown-prompt"), rows[0].prompt);
+  const longest = rows.reduce((a, b) => (b.tokens.length > a.tokens.length ? b : a));
   const steps = [...new Set(rows.map((row) => row.step))].sort((a, b) => a - b);
   const wanted = steps.length > 1 ? [steps[0], steps[steps.length - 1]] : steps;
   orders.cells = [];
@@ -65,7 +88,8 @@ function drawOrders() {
   }
   $("cells").classList.toggle("one", wanted.length < 2);
   put($("cells"), ...boxes);
-  drawScale($("orders-scale"));
+  blocksNote($("orders-blocks"), longest);
+  drawScale($("orders-scale"), longest);
   showOrders(100);
 }
 

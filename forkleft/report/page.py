@@ -23,6 +23,7 @@ from forkleft.objective.fork_entropy import FORK_ENTROPY
 from forkleft.report import sections
 from forkleft.report.gather import TRACES, Gathered, Run, gather
 from forkleft.report.viewer import good_example, right_in_use
+from forkleft.verify import KINDS
 
 REPORT = "report.html"
 # One after the other, they are the style and the script of the page.
@@ -30,6 +31,7 @@ STYLES = ("colours.css", "page.css")
 SCRIPTS = ("tokens.js", "viewer.js", "walk.js", "orders.js", "page.js")
 # Characters of a question in a list.
 _LABEL = 60
+_JUDGED = "Only the final answer is judged, not the steps before it."
 _SECTIONS = {
     "result": "Gains",
     "viewer": "Fork viewer",
@@ -62,22 +64,17 @@ def page(found: Gathered) -> str:
     parts = {"result": sections.result(found), "curves": sections.curves(found), "setup": sections.setup(found)}
     there = {name for name, html in parts.items() if html} | {"viewer"} | ({"orders"} if shown else set())
     links = "".join(f'<a href="#{name}">{told}</a>' for name, told in _SECTIONS.items() if name in there)
+    runs = [_run(run) for run in found.runs]
+    # Which explains the method, and so is of a run that follows it, if there is one.
+    candidates = [(k, trace) for k, (number, trace) in enumerate(traces) if _follows(runs[number])]
     index = {
         "fork": FORK_ENTROPY,
-        "runs": [
-            {
-                "name": run.name,
-                "order": run.options.get("rollout_order", "high_entropy"),
-                "verifier": run.options.get("verifier", ""),
-                "routed": run.options.get("supervision", "routed") == "routed",
-            }
-            for run in found.runs
-        ],
+        "runs": runs,
         "traces": [
             {"run": number, "step": trace["step"], "route": trace["route"], "label": _label(trace)}
             for number, trace in traces
         ],
-        "example": good_example([trace for _, trace in traces]),
+        "example": good_example(candidates),
         "showcase": [
             {"label": label, "block": f"showcase-{k}", "in_use": right_in_use(rows)}
             for k, (label, rows) in enumerate(shown)
@@ -98,9 +95,28 @@ def page(found: Gathered) -> str:
             "navigation": links,
             "summary": sections.summary(found),
             **parts,
+            "measured": sections.measured(found) if parts["result"] else "The gain itself was not measured.",
+            "judged": _JUDGED if all(run["final_only"] for run in runs) else "",
             "data": "\n".join(json_block(name, value) for name, value in blocks.items()),
         },
     )
+
+
+def _run(run: Run) -> dict[str, Any]:
+    """What the viewer needs to know of a run. final_only: its verifier reads no more than the final answer."""
+    verifier = str(run.options.get("verifier", "math"))
+    return {
+        "name": run.name,
+        "order": run.options.get("rollout_order", "high_entropy"),
+        "view": run.options.get("view", "prefix"),
+        "verifier": verifier,
+        "final_only": verifier in KINDS,
+        "routed": run.options.get("supervision", "routed") == "routed",
+    }
+
+
+def _follows(run: Mapping[str, Any]) -> bool:
+    return run["order"] == "high_entropy" and run["view"] == "prefix"
 
 
 def json_block(name: str, value: Any) -> str:

@@ -46,7 +46,7 @@ def charts_of_one(run: Run) -> list[str]:
     ]
     for number, (name, points) in enumerate(evaluated(run.logged).items()):
         own = [(float(step), 100 * value) for step, value in points.items()]
-        right.append(Series(f"student {name}, native", own, 8 - number % COLOURS, marked=True))
+        right.append(Series(f"student {name}, in use", own, 8 - number % COLOURS, marked=True))
     shares = {
         told: [100 * row[f"route_{route}"] / max(1, row["questions"]) for row in rows]
         for route, (told, _) in _ROUTES.items()
@@ -100,7 +100,7 @@ def charts_of_several(runs: Sequence[Run]) -> list[str]:
 
     return [
         compared("Right in training", "%", "student_accuracy", 100),
-        lines("Right held-out, native", "%", held_out, marked=True),
+        lines("Right held-out, in use", "%", held_out, marked=True),
         compared("On the teacher’s route", "% of questions", "share", 100),
         compared("Loss", "nats", "loss"),
         compared("Loss on the teacher’s route", "nats", "loss_leftopd"),

@@ -20,6 +20,10 @@ _METHOD = (
     "ForkLeft trains a diffusion language model, which fills in blanks in any order (the student), with the help of a "
     "model that writes from left to right (the teacher)."
 )
+_UNITS = (
+    "KL says how far the student’s odds for a word are from the teacher’s: 0 if they are the same. Entropy says how "
+    "uncertain a model is: 0 if it is certain, 0.69 between two equally likely words. Both, and losses, are in nats."
+)
 # How the student writes in training, by the order that the run has chosen.
 _WRITTEN = {
     "high_entropy": "most uncertain word first",
@@ -104,11 +108,11 @@ def curves(found: Gathered) -> str:
     if not runs:
         return ""
     charts = charts_of_one(runs[0]) if len(runs) == 1 else charts_of_several(runs)
-    note = "Pale lines are single updates, strong ones their moving means." if len(runs[0].updates) > _FEW else ""
+    note = "Pale lines are single updates, strong ones their moving means. " if len(runs[0].updates) > _FEW else ""
     if len({run.group for run in runs}) < len(runs):
-        note = "Pale lines are single runs, strong ones the means of all runs of an arm, smoothed."
+        note = "Pale lines are single runs, strong ones the means of all runs of an arm, smoothed. "
     return (
-        f'<section id="curves"><h2>How the training went</h2><p class="small">{note}</p>'
+        f'<section id="curves"><h2>How the training went</h2><p class="small">{note}{_UNITS}</p>'
         f'<div class="charts">{"".join(charts)}</div></section>'
     )
 
@@ -124,6 +128,13 @@ def setup(found: Gathered) -> str:
     else:
         return ""
     return f'<section id="setup"><h2>How to repeat it</h2>{"".join(parts)}</section>'
+
+
+def measured(found: Gathered) -> str:
+    """Where the gain is measured, and that of a single run: for beside the few questions of the showcase."""
+    figures = _measured(found.runs[0]) if len(found.runs) == 1 else []
+    shown = "; ".join(f"{big}, {small}" for big, small in figures) or "the gain, on many questions"
+    return f'<a href="#result">Measured above</a>: {escape(shown)}.'
 
 
 # Summary.
@@ -150,16 +161,20 @@ def _state(run: Run) -> str:
 
 def _tiles(run: Run) -> str:
     """The figures that matter most: how the student answers in use, then in training, and the time."""
-    tiles = [_gain_tile(one) for one in run.comparisons]
-    if not run.comparisons:
-        tiles += [_evaluated_tile(run, name, points) for name, points in evaluated(run.logged).items()]
-    rows = run.updates
+    tiles, rows = _measured(run), run.updates
     if rows:
         tiles.append(_training_tile(run))
         seconds = sum(value for row in rows for name, value in row.items() if name.startswith("seconds_"))
         tiles.append((_duration(seconds), f"for {_last_step(run)} updates"))
     cells = "".join(f'<div class="tile"><b>{escape(big)}</b><span>{escape(small)}</span></div>' for big, small in tiles)
     return f'<div class="tiles">{cells}</div>' if cells else ""
+
+
+def _measured(run: Run) -> list[tuple[str, str]]:
+    """How the student answers in use: figures, each with what it is of."""
+    if run.comparisons:
+        return [_gain_tile(one) for one in run.comparisons]
+    return [_evaluated_tile(run, name, points) for name, points in evaluated(run.logged).items()]
 
 
 def _gain_tile(one: Comparison) -> tuple[str, str]:
@@ -192,9 +207,12 @@ def _evaluated_tile(run: Run, name: str, points: Mapping[int, float]) -> tuple[s
 def _training_tile(run: Run) -> tuple[str, str]:
     count = min(_FEW, len(run.updates))
     means = f"means of the first and the last {count} updates" if count > 1 else "of one update each"
-    how = _WRITTEN.get(str(run.options.get("rollout_order", "high_entropy")), "in the order of training")
-    told = f"of training questions right, written {how}: {means}, other questions each time. Not how it writes in use."
-    return _moved(*_ends(run.updates, "student_accuracy")), told
+    told = f"of training questions right, written {_written(run)}: {means}, other questions each time."
+    return _moved(*_ends(run.updates, "student_accuracy")), f"{told} Not how it writes in use."
+
+
+def _written(run: Run) -> str:
+    return _WRITTEN.get(str(run.options.get("rollout_order", "high_entropy")), "in the order of training")
 
 
 def _in_use_unknown(run: Run) -> str:
@@ -234,7 +252,11 @@ def _runs_table(runs: Sequence[Run]) -> str:
             )
         )
     heading = ("run", "state", "updates", "right in training", "right in use, held-out", "gain, points", "what differs")
-    return table(heading, rows, words=(0, 1), wrapped=(6,))
+    return table(heading, rows, words=(0, 1), wrapped=(6,)) + (
+        '<p class="small">In training, answers are written in the order of the run, and the questions are others each '
+        "time; in use, the most confident word comes first, and held-out figures are those of the first and the last "
+        "evaluation in training.</p>"
+    )
 
 
 def _without_updates(run: Run) -> list[str]:
@@ -246,7 +268,16 @@ def _without_updates(run: Run) -> list[str]:
 
 
 def _warnings(run: Run) -> list[str]:
-    return [f"update {row['step']}: {row['text']}" for row in run.logged if "warning" in row and "text" in row]
+    return [
+        f"Warning at update {row['step']}: {row['text']}{_order_of(run) if row['warning'] == 'kl_not_falling' else ''}"
+        for row in run.logged
+        if "warning" in row and "text" in row
+    ]
+
+
+def _order_of(run: Run) -> str:
+    """In which order the answers of a warning were written."""
+    return f". In training it writes {_written(run)}; in use, most confident word first"
 
 
 def _last_step(run: Run) -> int:
@@ -284,8 +315,9 @@ def _comparison(name: str, one: Comparison) -> str:
         + interval_chart("Gain in right answers, points, with 95% intervals", rows)
         + table(heading, cells)
         + f'<p class="small">Before: {escape(one.a)}. After: {escape(one.b)}. Both answered the same items. '
-        "Intervals are 95%. p is McNemar’s exact test on items that only one of them got right; Holm p is corrected "
-        "for the number of benchmarks.</p>" + (f'<ul class="note">{notes}</ul>' if notes else "")
+        "Intervals are 95%. p is the chance of a difference at least as large if training had changed nothing "
+        "(McNemar’s exact test, on items that only one of them got right); Holm p is corrected for the number of "
+        "benchmarks.</p>" + (f'<ul class="note">{notes}</ul>' if notes else "")
     )
 
 

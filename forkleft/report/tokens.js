@@ -82,9 +82,19 @@ function shadesOf(trace, frames) {
   return shades;
 }
 
-function drawScale(place) {
+// Where blocks begin, if there are several: each position with the number of its block.
+const blockEdges = (trace) => new Map((trace.block_starts?.length > 1 ? trace.block_starts : []).map((at, k) => [at, k + 1]));
+
+function blocksNote(place, trace) {
+  const count = blockEdges(trace).size;
+  place.hidden = !count;
+  place.textContent = `Passes restart in every block (${count} here, one after the other); the small numbers count on.`;
+}
+
+function drawScale(place, trace) {
+  const of = blockEdges(trace).size ? " of a block" : "";
   const shades = [...Array(8).keys()].reverse().map((k) => make("i", `h${k}`));
-  const words = colouring === "pass" ? ["first step", "last step"] : ["torn", "sure"];
+  const words = colouring === "pass" ? [`first step${of}`, `last step${of}`] : ["torn", "sure"];
   put(place, make("span", "", words[0]), ...shades, make("span", "", words[1]));
   place.setAttribute("aria-label", `Colours from ${words[0]} to ${words[1]}`);
 }
@@ -95,17 +105,29 @@ function drawTokens(place, trace, frames, supervised) {
   const nth = [];
   frames.forEach((frame, k) => frame.at.forEach((i) => { nth[i] = k + 1; }));
   const all = document.createDocumentFragment();
+  const edges = blockEdges(trace);
   const elements = trace.tokens.map((token, i) => {
     const element = make("span", `token h${shades[i]}`);
     element.append(make("span", markup(token) === null ? "text" : "text special", visible(token)), make("small", "", String(nth[i])));
     if (trace.entropy[i] >= data.fork) element.classList.add("fork");
     if (supervised && supervised.has(i)) element.classList.add("sup");
-    all.append(element);
+    // A block's sign stays on the line of its first word.
+    if (edges.has(i)) all.append(withEdge(edges.get(i), element));
+    else all.append(element);
     if (token.includes("\n")) all.append(make("br"));
     return element;
   });
   put(place, all);
   return elements;
+}
+
+function withEdge(block, element) {
+  const edge = make("span", "edge");
+  edge.setAttribute("aria-hidden", "true");
+  edge.append(make("small", "", "block"), make("b", "", String(block)));
+  const both = make("span", "begin");
+  both.append(edge, element);
+  return both;
 }
 
 // Shows a response after so many of its frames.

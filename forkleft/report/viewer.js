@@ -8,19 +8,30 @@ const AROUND = 24;
 const state = { index: -1, trace: null, frames: [], elements: [], frame: 0, pinned: null, hover: null, timer: null, walk: -1, details: false };
 // Of each route: its name in lists, who was right and what follows, and why.
 const ROUTES = {
-  CE: ["both right", "Both are right: the student keeps its own words", "Its own answer works. It learns its own words once more; the teacher says nothing."],
+  CE: ["both right", "Both are right: the student keeps its own words", "Its final answer is right, so it learns its own words once more, as they are; the teacher says nothing."],
   LEFTOPD: ["teacher only", "Only the teacher is right: it teaches on the left", "At each ●, the student learns the teacher’s odds, with both seeing only what is on the left."],
   GOLD: ["neither", "Both are wrong: a reference solution teaches", "The teacher does not know either. The student learns the words of a written solution, if there is one."],
   EXCLUDE: ["student only", "Only the student is right: the question is left out", "A teacher that is wrong would do harm here. Nothing is learned from this question."],
 };
+// Why a blank was filled, by the order of the run.
 const ORDERS = {
-  high_entropy: "Of all open blanks, the student was least sure of this one",
-  low_entropy: "Of all open blanks, this one had the least uncertainty",
-  confidence: "Of all open blanks, the student was surest of this one",
-  left_to_right: "It is the leftmost open blank",
-  random: "It is an open blank, drawn at random",
+  high_entropy: (blanks) => `Of all ${blanks}, the student was least sure of this one`,
+  low_entropy: (blanks) => `Of all ${blanks}, this one had the least uncertainty`,
+  confidence: (blanks) => `Of all ${blanks}, the student was surest of this one`,
+  left_to_right: (blanks) => `It is the leftmost of the ${blanks}`,
+  random: (blanks) => `It is one of the ${blanks}, drawn at random`,
+};
+// What this run does in another way than the method that the page explains.
+const OTHERWISE = {
+  low_entropy: "In training, this run writes its least uncertain word first, not its most uncertain one.",
+  confidence: "In training, this run writes its most confident word first, not its most uncertain one.",
+  left_to_right: "In training, this run writes from left to right, not its most uncertain word first.",
+  random: "In training, this run writes in a random order, not its most uncertain word first.",
+  target_masked: "At a ●, this run lets the student see both sides when it is taught, and the teacher the left alone. What the student would write, below, is from the left alone.",
 };
 const nameOf = (route) => (ROUTES[route] ?? [route])[0];
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
+const runOf = (index) => data.runs[data.traces[index].run];
 
 function matching() {
   const run = Number($("run").value);
@@ -57,7 +68,11 @@ function show(index) {
   state.pinned = state.hover = null;
   $("question").value = String(index);
   drawPrompt($("prompt"), state.trace.prompt);
-  $("lab-note").hidden = data.runs[data.traces[index].run].verifier !== "lab";
+  const run = runOf(index);
+  $("lab-note").hidden = run.verifier !== "lab";
+  const otherwise = [run.order, run.view].map((name) => OTHERWISE[name]).filter(Boolean);
+  $("otherwise").hidden = !otherwise.length;
+  $("otherwise").textContent = otherwise.join(" ");
   $("pass").max = String(state.frames.length);
   const found = matching();
   $("previous").disabled = found.indexOf(index) <= 0;
@@ -75,15 +90,18 @@ function draw() {
   const stepOf = [];
   state.frames.forEach((frame, k) => frame.at.forEach((i) => { stepOf[i] = k + 1; }));
   state.stepOf = stepOf;
+  const blocks = blockEdges(trace).size;
   state.elements.forEach((element, i) => {
     element.setAttribute("role", "option");
     element.tabIndex = i === (state.pinned ?? 0) ? 0 : -1;
     element.dataset.at = String(i);
-    const marks = `${trace.entropy[i] >= data.fork ? ", fork" : ""}${place.has(i) ? ", taught here" : ""}`;
+    const block = state.frames[stepOf[i] - 1].block + 1;
+    const marks = `${blocks > 1 ? `, block ${block}` : ""}${trace.entropy[i] >= data.fork ? ", fork" : ""}${place.has(i) ? ", taught here" : ""}`;
     element.setAttribute("aria-label", `${visible(trace.tokens[i])}, position ${i + 1}, step ${stepOf[i]}, best guess ${percent(trace.confidence[i])}${marks}`);
   });
   if (!trace.tokens.length) put($("tokens"), make("span", "soft", "The response is empty."));
-  drawScale($("scale"));
+  blocksNote($("blocks"), trace);
+  drawScale($("scale"), trace);
 }
 
 function goTo(frame) {
@@ -113,15 +131,16 @@ function captionOf(count) {
   const where = `Step ${count} of ${frames.length}${blocks > 1 ? ` (block ${block + 1} of ${blocks})` : ""}`;
   if (at.length > 1) return `${where}: writes ${at.length} words at once, ${at.slice(0, 6).map((i) => quoted(trace.tokens[i])).join(" ")}.`;
   const i = at[0];
-  const order = data.runs[data.traces[state.index].run].order;
+  const { order } = runOf(state.index);
   const sure = percent(trace.confidence[i]);
   const wrote = `${where}: writes ${quoted(trace.tokens[i])} at position ${i + 1}.`;
   // The least sure one is certain, so all others are.
-  if (order === "high_entropy" && trace.entropy[i] < CERTAIN) return `${wrote} All blanks that are left${blocks > 1 ? " in this block" : ""} are certain by now.`;
-  return ORDERS[order] ? `${wrote} ${ORDERS[order]}: its best guess had ${sure}.` : `${wrote} Its best guess had ${sure}.`;
+  const here = blocks > 1 ? " in this block" : "";
+  if (order === "high_entropy" && trace.entropy[i] < CERTAIN) return `${wrote} All blanks that are left${here} are certain by now.`;
+  return ORDERS[order] ? `${wrote} ${ORDERS[order](`open blanks${here}`)}: its best guess had ${sure}.` : `${wrote} Its best guess had ${sure}.`;
 }
 
-// What is seen when a word is looked at. Where it was taught, what is on the right is pale: neither model saw it.
+// What is seen when a word is looked at. Where it was taught, what is on the right is dashed: neither model saw it.
 function focusView() {
   const at = state.hover ?? state.pinned;
   const taught = at !== null && state.frame === state.frames.length && state.place.has(at);
@@ -131,7 +150,7 @@ function focusView() {
     element.setAttribute("aria-selected", String(state.pinned === i));
   });
   $("hidden-key").hidden = !taught;
-  $("caption").textContent = taught ? `● Position ${at + 1}, where it was taught. ${state.trace.teacher_alternatives ? "Both models" : "The student"} saw what is on the left of it; what is pale was hidden.` : captionOf(state.frame);
+  $("caption").textContent = taught ? `● Position ${at + 1}, where it was taught. ${capital(whoSees())} saw what is on the left of it; what is dashed was hidden.` : captionOf(state.frame);
   drawDetail(at);
 }
 
@@ -160,7 +179,9 @@ function drawWhy() {
   table.append(line("Right answer", trace.expected, null), line("Student’s", trace.student_extracted, trace.student_right), line("Teacher’s", trace.teacher_extracted, trace.teacher_right));
   const name = make("p", "");
   name.append(make("span", "route-name", title));
-  const parts = [table, name, make("p", "small", data.runs[data.traces[state.index].run].routed ? meaning : "This run teaches every question alike, whoever is right.")];
+  const run = runOf(state.index);
+  const judged = run.final_only ? "Only the final answer is judged, not the steps before it: a right answer counts as right, even after a wrong step." : `The run’s own verifier, ${run.verifier}, has judged both.`;
+  const parts = [table, make("p", "small", judged), name, make("p", "small", run.routed ? meaning : "This run teaches every question alike, whoever is right.")];
   const more = make("details");
   more.append(make("summary", "small", "What the teacher wrote"), make("p", "said", trace.teacher_answer ?? "not kept"));
   if (trace.reference) more.append(make("p", "small", "The reference solution"), make("p", "said", trace.reference));
@@ -204,25 +225,31 @@ function seenWhenWritten(at) {
   return seen("When it wrote this, it saw", words(from, at), words(at + 1, to), from > 0, to < trace.tokens.length);
 }
 
+// Who has only the left of a ● in view there.
+function whoSees() {
+  if (!state.trace.teacher_alternatives) return "the student";
+  return runOf(state.index).view === "target_masked" ? "the teacher" : "both models";
+}
+
 function seenWhenTaught(at) {
   const { trace } = state;
   const from = Math.max(0, at - 2 * AROUND);
   const left = trace.tokens.slice(from, at).map(visible);
-  return seen(trace.teacher_alternatives ? "When it is taught, both see" : "When it learns, it sees", left, [], from > 0, false);
+  return seen(`When it is taught, ${whoSees()} see${whoSees() === "both models" ? "" : "s"}`, left, [], from > 0, false);
 }
 
 // The numbers behind a position, for those who want them.
 function figuresOf(at, k) {
   const { trace } = state;
   const figures = make("div", "figures");
-  const figure = (name, value, meaning) => figures.append(make("span", "", name), make("b", "", value), make("span", "", meaning));
+  const figure = (name, value, meaning) => figures.append(make("span", "", name), make("b", "", value), make("span", "meaning", meaning));
   const { block, pass } = state.frames[state.stepOf[at] - 1];
   const blocks = trace.block_starts ? `of block ${block + 1}; ` : "";
   figure("Pass", String(pass), `${blocks}passes that only wrote behind the end of the answer are not among the steps`);
-  figure("Entropy", number(trace.entropy[at]), `nats, when it was written; a fork ◆ has ${data.fork} or more`);
-  if (k !== undefined && trace.kl) figure("KL", number(trace.kl[k]), "nats from the student’s odds to the teacher’s; training makes it smaller");
+  figure("Uncertainty (entropy)", number(trace.entropy[at]), `nats, when it was written: 0 is certain, and a fork ◆ has ${data.fork} or more, as two equally likely words`);
+  if (k !== undefined && trace.kl) figure("Distance to the teacher (KL)", number(trace.kl[k]), "nats; 0 if both models have the same odds. Training is to make it smaller");
   if (k !== undefined && trace.contrast) {
-    figure("D", number(trace.contrast[k]), `nats that the left tells the student here: its entropy is ${number(trace.mask_entropy[k])} with all blank, ${number(trace.left_entropy[k])} with the left`);
+    figure("What the left tells (D)", number(trace.contrast[k]), `nats: the student’s entropy here is ${number(trace.mask_entropy[k])} with all blank, ${number(trace.left_entropy[k])} with the left`);
     figure("Confidence", percent(trace.left_confidence[k]), "the student’s best guess, given the left");
   }
   const more = make("details");
@@ -242,7 +269,9 @@ function drawDetail(at) {
     return;
   }
   const head = make("p", "told-at");
-  head.append(make("b", "said", visible(trace.tokens[at])), document.createTextNode(` at position ${at + 1}, written in step ${stepOf[at]} of ${frames.length}, with ${percent(trace.confidence[at])} for its best guess${trace.entropy[at] >= data.fork ? ": a fork ◆" : ""}`));
+  const blocks = blockEdges(trace).size;
+  const inBlock = blocks ? ` (block ${frames[stepOf[at] - 1].block + 1} of ${blocks})` : "";
+  head.append(make("b", "said", visible(trace.tokens[at])), document.createTextNode(` at position ${at + 1}${inBlock}, written in step ${stepOf[at]} of ${frames.length}, with ${percent(trace.confidence[at])} for its best guess${trace.entropy[at] >= data.fork ? ": a fork ◆" : ""}`));
   const parts = [head, ...seenWhenWritten(at)];
   const k = place.get(at);
   if (k === undefined) {
@@ -344,6 +373,7 @@ function startViewer() {
   });
   tokens.addEventListener("pointerleave", () => { if (state.hover !== null) { state.hover = null; focusView(); } });
   $("walk-start").addEventListener("click", startWalk);
+  $("walk").addEventListener("keydown", (event) => { if (event.key === "Escape") walkTo(-1); });
   $("walk-back").addEventListener("click", () => walkTo(state.walk - 1));
   $("walk-next").addEventListener("click", () => walkTo(state.walk + 1));
   $("walk-close").addEventListener("click", () => walkTo(-1));

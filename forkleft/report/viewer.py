@@ -1,7 +1,7 @@
 """Traces as the fork viewer of a report needs them: rounded, cut to what is shown, and checked."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from forkleft.objective.fork_entropy import FORK_ENTROPY
@@ -32,10 +32,17 @@ def compact(row: Mapping[str, Any]) -> dict[str, Any] | None:
         shown["commit_pass"] = [int(value) for value in row["commit_pass"][:LONGEST]]
         shown |= {name: _rounded(row[name][:LONGEST]) for name in ("entropy", "confidence")}
         starts = row.get("block_starts")
-        shown["block_starts"] = None if starts is None else [int(start) for start in starts if start < LONGEST]
+        shown["block_starts"] = None if starts is None else _starts(starts, len(tokens))
         return shown | _supervised(row)
-    except (KeyError, TypeError, ValueError, IndexError):
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
         return None
+
+
+def _starts(starts: Sequence[int], tokens: int) -> list[int]:
+    begins = starts[0] == 0 if tokens else not starts
+    if not begins or list(starts) != sorted({int(start) for start in starts}):
+        raise ValueError("blocks that do not cover the response")
+    return [start for start in starts if start < LONGEST]
 
 
 def _supervised(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,15 +91,15 @@ def right_in_use(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
     return [bool(in_use[0]["student_right"]), bool(in_use[-1]["student_right"])] if len(in_use) > 1 else []
 
 
-def good_example(traces: Sequence[Mapping[str, Any]]) -> dict[str, int] | None:
-    """The trace that shows the method best: its number, its fork, and the position to see the teacher at.
+def good_example(traces: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, int] | None:
+    """Of traces, each with its number, the one that shows the method best, its fork, and where to see the teacher.
 
     It is on the teacher's route. Best is where student and teacher disagree most at a supervised position; more so if
     that is a fork, and if both had written the same until there: then it is where the student went wrong. A response
     that fits on a screen comes before a longer one. None if no trace is of that kind.
     """
     best: tuple[float, dict[str, int]] | None = None
-    for number, trace in enumerate(traces):
+    for number, trace in traces:
         if trace["route"] != "LEFTOPD" or not trace["kl"] or not trace["teacher_alternatives"] or not trace["tokens"]:
             continue
         fork = max(range(len(trace["tokens"])), key=lambda i: trace["entropy"][i])

@@ -1,37 +1,49 @@
 // The guided example: the method in six steps, on one question of the run.
 
+// When the fork was written, and when it would be in use: what the order of writing says, and no more.
+function forkStory(fork) {
+  const { trace, frames, stepOf } = state;
+  const frame = frames[stepOf[fork] - 1];
+  const own = frames.filter((other) => other.block === frame.block);
+  const when = `step ${own.indexOf(frame) + 1} of ${own.length < frames.length ? `the ${own.length} of its block` : own.length}`;
+  const alone = own.indexOf(frame) ? "" : ", before any other word of its block could make one choice look certain";
+  const found = trace.entropy[fork] >= data.fork ? "at" : "no blank was a fork here; the nearest to one was";
+  return `Face the fork first: ${found} ${quoted(trace.tokens[fork])}, position ${fork + 1}, it was most torn; its best guess had ${percent(trace.confidence[fork])}. In training the blank that it is least sure of comes first, so it decided this in ${when}${alone}. In use the surest word comes first: there, this blank would wait as long as another one is surer.`;
+}
+
 // Each step of the tour: what to look at (an element's id), what to do, and what to say.
 function walkSteps() {
   const { fork, position } = data.example;
-  const { trace, frames } = state;
-  const k = state.place.get(position);
+  const { trace, frames, place } = state;
+  const k = place.get(position);
   const student = trace.student_alternatives[k];
   const teacher = trace.teacher_alternatives[k];
-  const forkStep = state.stepOf[fork];
   const answer = (said) => (said === null || said === "" ? "(none found)" : quoted(said));
   const others = position === fork ? "" : " It is another place than the fork: where to teach is drawn at random.";
+  const judged = runOf(state.index).final_only ? "Only the final answer is judged: " : "The answer ";
+  const all = place.size > 1 ? ` The same is done at all ${place.size} ●.` : "";
   const last = data.showcase.length ? "The next part shows answers from before and after training; whether it helped is for figures over many questions to say, not for a few examples." : "Whether it helped is for figures over many questions to say.";
   return [
     ["tokens", () => { pin(null); goTo(0); }, `The student gets a question, and starts from blanks. It may fill them in any order${frames.at(-1).block > 0 ? " within a block; the blocks come one after the other" : ""}.`],
-    ["tokens", () => { pin(null); goTo(forkStep); }, `Face the fork first: at ${quoted(trace.tokens[fork])} it was most torn, with only ${percent(trace.confidence[fork])} for its best guess. In training it must decide that early, in step ${forkStep} of ${frames.length}. In use, where the surest words come first, it would be put off until the student’s own words around it left little choice.`],
-    ["tokens", () => { pin(null); goTo(frames.length); }, `The rest was written around that choice. The answer ${answer(trace.student_extracted)} is wrong; the right one is ${answer(trace.expected)}. The teacher, asked on its own, answers ${answer(trace.teacher_extracted)}. So on this question the teacher teaches.`],
-    ["tokens", () => pin(position), `Teach on the left: look at ${quoted(trace.tokens[position])}, position ${position + 1}. What is right of it is pale: the teacher cannot see it, so it is hidden from the student, too. Same question, same left: any difference is what the student does not know yet.${others}`],
-    ["detail", () => pin(position), `There the student says ${quoted(student[0])} with ${percent(student[1])}; the teacher says ${quoted(teacher[0])} with ${percent(teacher[1])}. Training moves the student’s odds towards the teacher’s. No word is replaced: the student goes on from its own.`],
+    ["tokens", () => { pin(null); goTo(state.stepOf[fork]); }, forkStory(fork)],
+    ["tokens", () => { pin(null); goTo(frames.length); }, `Now all is written. ${judged}${answer(trace.student_extracted)} is wrong; the right one is ${answer(trace.expected)}. The teacher, asked on its own, answers ${answer(trace.teacher_extracted)}. So on this question the teacher teaches.`],
+    ["tokens", () => pin(position), `Teach on the left: look at the outlined ${quoted(trace.tokens[position])}. What is right of it is dashed: the teacher cannot see it, so it is hidden from the student, too. Same question, same left: any difference is what the student does not know yet.${others}`],
+    ["detail", () => pin(position), `There the student says ${quoted(student[0])} with ${percent(student[1])}; the teacher says ${quoted(teacher[0])} with ${percent(teacher[1])}. Training moves the student’s odds towards the teacher’s. No word of the answer is replaced: it learns on what it wrote itself.${all}`],
     ["tokens", () => pin(null), `That is ForkLeft: face the fork first, teach on the left. After training, the student writes as it always did, its most confident words first. ${last}`],
   ];
 }
 
-// Scrolls so that a part of the viewer is seen beside the text of the tour: whole if it fits, else the word in question.
+// Scrolls so that a part of the viewer is seen above the tour: whole if it fits, else the word in question.
 function bringIntoView(id) {
-  const tour = $("walk").getBoundingClientRect();
-  const atBottom = getComputedStyle($("walk")).position === "fixed";
-  const top = (atBottom ? 0 : document.querySelector(".top").offsetHeight + tour.height) + 12;
-  const room = innerHeight - top - (atBottom ? tour.height : 0) - 12;
+  const head = document.querySelector(".top");
+  const top = (getComputedStyle(head).position === "sticky" ? head.offsetHeight : 0) + 12;
+  const room = innerHeight - top - $("walk").offsetHeight - 12;
   const from = $(id).closest(".written, .told").getBoundingClientRect();
   const part = $(id).getBoundingClientRect();
   const word = document.querySelector("#tokens .target, #tokens .now");
-  // Best from the heading on; else the part alone; else the line with the word.
-  let begin = part.bottom - from.top <= room ? from.top : part.top;
+  const pick = document.querySelector(".pick").getBoundingClientRect();
+  // Best from the choice of questions on; else from the heading; else the part alone; else the line with the word.
+  let begin = [pick.top, from.top].find((first) => part.bottom - first <= room) ?? part.top;
   if (id === "tokens" && part.height > room && word) begin = word.getBoundingClientRect().top - room / 2;
   scrollBy({ top: begin - top });
 }

@@ -86,6 +86,9 @@ def test_rows_that_the_viewer_cannot_show_are_counted(tmp_path):
     (run,) = gather([folder]).runs
     assert len(run.traces) == 1
     assert run.notes == ["traces.jsonl: 1 line without what the viewer needs, left out"]
+    write_rows(folder / "showcase.jsonl", [made_up_trace(0, order="confidence"), {"step": 0}, {"step": 1}])
+    (run,) = gather([folder]).runs
+    assert len(run.showcase) == 1 and run.notes[1] == "showcase.jsonl: 2 lines without what the viewer needs, left out"
     (run,) = gather([made_up_run(tmp_path / "long", traces=[made_up_trace(0, tokens=LONGEST + 1)])]).runs
     assert run.notes == ["1 response is longer than the viewer shows, and cut there"]
     assert len(run.traces[0]["tokens"]) == LONGEST

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from importlib.resources import files
+from itertools import pairwise
 
 import pytest
 from reports import HOSTILE, made_up_run, made_up_trace
@@ -96,6 +97,34 @@ def test_the_report_of_a_run_needs_no_torch():
     )
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
     assert found.stderr.strip() == ""
+
+
+def luminance(colour):
+    """Relative luminance as WCAG 2 defines it."""
+    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    low, high = sorted(map(luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_shades_can_be_told_apart_and_words_on_them_read(theme):
+    style = files("forkleft.report").joinpath("colours.css").read_text(encoding="utf-8")
+    both = dict(re.findall(r"--([\w-]+): light-dark\((#\w{6}, #\w{6})\)", style))
+    colour = {name: pair.split(", ")[theme] for name, pair in both.items()}
+    shades = [colour[f"shade-{k}"] for k in range(8)]
+    # The grounds of the report and of the playground.
+    assert min(contrast(shades[0], colour[ground]) for ground in ("bg", "surface")) >= 1.25
+    for weak, strong in pairwise(shades):
+        assert contrast(weak, strong) >= 1.2 and contrast(strong, colour["bg"]) > contrast(weak, colour["bg"])
+    assert all(contrast(shade, colour["on-weak" if k < 5 else "on-strong"]) >= 4.5 for k, shade in enumerate(shades))
+    for name in ("soft", "accent", "student", "teacher", "good", "bad"):
+        assert contrast(colour[name], colour["bg"]) >= 4.5
+    assert contrast(colour["field"], colour["bg"]) >= 2.99
 
 
 def test_report_and_playground_colour_alike():

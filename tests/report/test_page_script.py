@@ -1,8 +1,7 @@
 """The page in a real browser: what its script does, compared with the traces that it shows."""
 
-import re
-
 import pytest
+from browser import choose, shown
 from reports import HOSTILE, made_up_run, made_up_trace
 
 from forkleft.report.page import write_report
@@ -21,40 +20,6 @@ def address(tmp_path_factory):
     return write_report([folder]).as_uri()
 
 
-@pytest.fixture
-def opened(chromium):
-    """Opens a page. Afterwards, there must have been no error, and no request but for the page itself."""
-    contexts, told, asked = [], [], []
-
-    def open_page(address, *, width=1280, height=900, dark=False, reduced=False):
-        scheme, motion = "dark" if dark else "light", "reduce" if reduced else "no-preference"
-        viewport = {"width": width, "height": height}
-        context = chromium.new_context(viewport=viewport, color_scheme=scheme, reduced_motion=motion)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: told.append(message.text))
-        page.on("pageerror", lambda error: told.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(address)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert told == []
-    assert all(re.match(r"(file:.*\.html|data:.*)$", url) for url in asked)
-
-
-def choose(page, index):
-    page.select_option("#question", str(index))
-
-
-def shown(page):
-    """The tokens that can be read, by position."""
-    places = page.locator("#tokens .token:not(.blank)")
-    return dict(places.evaluate_all("all => all.map((e) => [Number(e.dataset.at), e.firstChild.textContent])"))
-
-
 def test_a_replay_shows_what_was_written_by_then(opened, address):
     page = opened(address)
     choose(page, 0)
@@ -68,7 +33,9 @@ def test_a_replay_shows_what_was_written_by_then(opened, address):
         assert shown(page) == {i: trace["tokens"][i] for i in done if i < 24}
     page.locator("#pass").fill("13")
     caption = page.locator("#caption").inner_text()
-    assert caption.startswith("Step 13 of 24 (block 2 of 3): writes “w11” at position 12. Of all open blanks, the")
+    assert caption.startswith(
+        "Step 13 of 24 (block 2 of 3): writes “w11” at position 12. Of all open blanks in this block, the"
+    )
     assert caption.endswith("the student was least sure of this one: its best guess had 87%.")
     assert page.locator("#tokens .now").inner_text().split() == ["w11", "13"]
     page.click("#forth")
@@ -158,6 +125,7 @@ def test_marks_routes_and_filters(opened, address):
     assert forks == [7, 15, 23]
     why = page.locator("#why").inner_text()
     assert "Only the teacher is right" in why and "✗ wrong" in why and "✓ right" in why
+    assert "Only the final answer is judged, not the steps before it" in why
     assert page.locator("#route option").all_inner_texts() == ["all (4)", "both right (1)", "teacher only (3)"]
     assert page.locator("#question option").nth(1).inner_text() == "both right: question 1?"
     page.select_option("#route", "CE")
@@ -165,58 +133,49 @@ def test_marks_routes_and_filters(opened, address):
     assert page.locator("#question option").count() == 1
     shade = page.locator("#tokens .token").nth(7).get_attribute("class")
     page.locator("input[value=pass]").check()
-    assert page.locator("#scale").inner_text().split("\n")[0] == "first step"
+    assert page.locator("#scale").inner_text().split("\n")[0] == "first step of a block"
     assert "h6" in shade and "h7" in page.locator("#tokens .token").nth(7).get_attribute("class")
 
 
-def test_the_walk_explains_the_method_on_the_example(opened, address):
+def test_blocks_are_shown_where_they_begin(opened, address, tmp_path):
     page = opened(address)
+    choose(page, 0)
+    edges = page.locator("#tokens .edge")
+    assert [text.split() for text in edges.all_inner_texts()] == [["block", str(k)] for k in (1, 2, 3)]
+    assert edges.evaluate_all("all => all.map((e) => Number(e.nextSibling.dataset.at))") == [0, 8, 16]
+    # On the line of their first words, however narrow the page is.
+    for width in (1280, *range(330, 420, 9)):
+        page.set_viewport_size({"width": width, "height": 800})
+        middle = "(x, box = x.getBoundingClientRect()) => box.top + box.height / 2"
+        middles = f"all => all.map((e) => [({middle})(e), ({middle})(e.nextSibling)])"
+        assert all(abs(one - other) < 4 for one, other in edges.evaluate_all(middles))
+    told = page.locator("#blocks").inner_text()
+    assert told.startswith("Passes restart in every block (3 here, one after the other)")
+    assert page.locator("#orders-blocks").inner_text() == told
+    page.locator("#tokens .token").nth(8).click()
+    assert "at position 9 (block 2 of 3), written in step 16 of 24" in page.locator("#detail").inner_text()
+    assert "block 2" in page.locator("#tokens .token").nth(8).get_attribute("aria-label")
+    choose(page, 3)
+    assert edges.count() == 0 and page.locator("#blocks").is_hidden()
+    assert "block" not in page.locator("#detail").inner_text()
+
+
+def test_runs_of_other_arms_say_so_and_are_not_walked_through(opened, tmp_path):
+    recipe = {"rollout_order": "low_entropy", "view": "target_masked", "verifier": "my.judge:function"}
+    other = made_up_run(tmp_path / "other", traces=[made_up_trace(0)], recipe=recipe)
+    page = opened(write_report([other]).as_uri())
+    assert page.locator("#walk-start").is_hidden()
+    told = page.locator("#otherwise").inner_text()
+    assert "writes its least uncertain word first" in told and "lets the student see both sides" in told
+    assert "The run’s own verifier, my.judge:function, has judged both." in page.locator("#why").inner_text()
+    assert "final answer" not in page.locator("#viewer").inner_text()
+    page.locator("#tokens .token").nth(2).click()
+    assert "When it is taught, the teacher sees" in page.locator("#detail").inner_text()
+    assert page.locator("#caption").inner_text().startswith("● Position 3, where it was taught. The teacher saw")
+    method = made_up_run(tmp_path / "method", traces=[made_up_trace(1)])
+    page = opened(write_report([other, method], tmp_path / "both.html").as_uri())
     page.click("#walk-start")
-    texts = [page.locator("#walk-text").inner_text()]
-    assert shown(page) == {}
-    while page.locator("#walk-next").inner_text() == "Next":
-        page.click("#walk-next")
-        texts.append(page.locator("#walk-text").inner_text())
-    assert len(texts) == 6 and page.locator("#walk-next").inner_text() == "Before and after"
-    assert [text.split(":")[0] for text in texts[1:4:2]] == ["Face the fork first", "Teach on the left"]
-    assert "the teacher says “t” with 70%" in texts[4]
-    page.click("#walk-close")
-    assert page.locator("#walk").is_hidden() and page.locator("#walk-start").is_visible()
-
-
-def within(page, element):
-    """Whether an element is wholly seen: in the window, and neither behind its head nor behind the tour."""
-    box, tour = page.locator(element).bounding_box(), page.locator("#walk").bounding_box()
-    low, high = 0, page.viewport_size["height"]
-    if tour["y"] < high / 2:
-        low = tour["y"] + tour["height"]
-    else:
-        high = tour["y"]
-    return low <= box["y"] and box["y"] + box["height"] <= high
-
-
-@pytest.mark.parametrize(("width", "height"), [(1280, 720), (390, 844)])
-def test_the_walk_keeps_in_view_what_it_explains(opened, tmp_path, width, height):
-    long = made_up_trace(0, tokens=160)
-    for name, trace in (("short", made_up_trace(0)), ("long", long)):
-        address = write_report([made_up_run(tmp_path / name, traces=[trace])]).as_uri()
-        page = opened(address, width=width, height=height, reduced=True)
-        page.click("#walk-start")
-        for step in range(6):
-            assert within(page, "#detail .models" if step == 4 else "#tokens") or (name == "long" and step != 4)
-            word = page.locator("#tokens .now, #tokens .target")
-            if step in (1, 3):
-                assert word.count() == 1 and within(page, "#tokens .now, #tokens .target")
-            # Nothing of the tour is cut, also where its last button has more words.
-            sides = page.locator("#walk-count, .walk-buttons button").evaluate_all(
-                "all => all.map((e) => [e.getBoundingClientRect().left, e.getBoundingClientRect().right])"
-            )
-            assert all(0 <= left < right <= width for left, right in sides)
-            if step == 3 and width > 1000:
-                assert within(page, "#detail .models")
-            page.click("#walk-next")
-        assert page.locator("#walk").is_hidden()
-        assert 0 <= page.locator("#orders-title").bounding_box()["y"] < height / 2
+    assert "question 1?" in page.locator("#prompt").inner_text() and page.locator("#otherwise").is_hidden()
 
 
 def test_before_and_after_side_by_side(opened, address):
@@ -225,7 +184,11 @@ def test_before_and_after_side_by_side(opened, address):
     assert [head.split(",")[0] for head in heads] == ["Before training", "After 3 updates"] * 2
     assert ["uncertain" in head for head in heads] == [True, True, False, False]
     told = page.locator("#orders-count").inner_text()
-    assert told.startswith("Of these 2 questions, written as in use, 0 were right before training and 1 after. So few")
+    assert told == "Of these 2 questions, written as in use, 0 were right before training and 1 after."
+    beside = page.locator("#orders .note").inner_text()
+    assert beside.startswith("What is shown here is an illustration, not a measurement: so few questions may get worse")
+    assert f"{told} Measured above: 50% → 70%, of 50 held-out questions right in use" in beside
+    assert "Only the final answer is judged" in page.locator("#orders .lead").inner_text()
     page.select_option("#shown", label="✗→✓ question 1?")
     verdicts = page.locator("#cells h3 + p")
     assert [text[0] for text in verdicts.all_inner_texts()] == ["✗", "✓", "✗", "✓"]
@@ -234,6 +197,14 @@ def test_before_and_after_side_by_side(opened, address):
     assert lefts[0] == lefts[1] < lefts[2] == lefts[3]
     page.locator("#cells .token").first.hover()
     assert page.locator("#cells .pointed").first.inner_text() == "“w0”: step 8 of 24, with 90% for its best guess"
+    # With the keyboard, too.
+    page.locator("#shown-prompt").hover()
+    page.locator("#cells .tokens").nth(1).focus()
+    for key in ("ArrowRight", "End", "ArrowLeft"):
+        page.keyboard.press(key)
+    pointed = page.locator("#cells .pointed")
+    assert pointed.nth(1).inner_text() == "“w22”: step 18 of 24, with 84% for its best guess"
+    assert pointed.first.inner_text() == "" and page.locator("#cells .target").count() == 1
     page.locator("#orders-pass").fill("50")
     # Whether it is right is not told before it is written.
     assert not any(verdicts.nth(k).is_visible() for k in range(4))

@@ -32,7 +32,7 @@ def test_the_page_is_80_columns_wide_and_its_parts_add_up():
 
 def test_what_does_not_fit_gets_the_nearest_that_does():
     setting = Updates(questions=8).setting
-    device = replace(setting.cluster.device, memory=plan_of(setting).memory.peak * 0.7, usable=1.0)
+    device = replace(setting.cluster.device, memory=plan_of(setting).memory.peak * 0.8, usable=1.0)
     page = shown([plan_of(replace(setting, cluster=Cluster(device, 1)))])
     assert "does not fit" in page
     assert "With the teacher in memory it fits with:" in page

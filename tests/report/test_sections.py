@@ -17,6 +17,7 @@ def test_one_run(tmp_path):
     assert "<h1>lab:student-block, taught by lab:teacher-strong</h1>" in head and "3 updates of 8 questions" in head
     in_use = "of 50 held-out questions right in use, after update 1 (95%: 37–63%) and after update 3 (95%: 56–81%)"
     assert f">50% → 70%</b><span>{in_use}<" in head
+    assert sections.measured(found) == f'<a href="#result">Measured above</a>: 50% → 70%, {in_use}.'
     assert ">50% → 50%</b><span>of training questions right, written most uncertain word first: means of" in head
     assert ">finished<" in head and 'class="note"' not in head
     # 25 of 50, and 35 of 50.
@@ -25,6 +26,7 @@ def test_one_run(tmp_path):
     for title in ("Right answers", "Routes", "Loss by route", "KL to the teacher", "Ranking loss", "Entropies"):
         assert title in curves
     assert "Response length" in curves and "Time by phase" in curves
+    assert "0.69 between two equally likely words" in curves
     assert f"forkleft train --config {folder}/recipe.yaml --output_dir NEW_FOLDER" in sections.setup(found)
 
 
@@ -96,6 +98,19 @@ def test_warnings_and_left_out_traces_are_told(tmp_path):
     assert "update 1: all on &lt;one&gt; route" in head
     assert "2 of 4 traces are on this page; --traces 4 shows all" in head
     assert "nan" not in sections.curves(found)
+
+
+@pytest.mark.parametrize(
+    ("order", "told"),
+    [("high_entropy", "most uncertain word first"), ("low_entropy", "least uncertain word first")],
+)
+def test_a_warning_about_right_answers_says_how_they_were_written(tmp_path, order, told):
+    folder = made_up_run(tmp_path / "run", recipe={"rollout_order": order})
+    warnings = [{"step": 3, "warning": name, "text": f"{name} was seen"} for name in ("kl_not_falling", "one_route")]
+    write_rows(folder / "metrics.jsonl", [*map(made_up_metrics, (1, 2, 3)), *warnings])
+    head = sections.summary(gather([folder]))
+    assert f"kl_not_falling was seen. In training it writes {told}; in use, most confident word first</li>" in head
+    assert "<li>Warning at update 3: one_route was seen</li>" in head
 
 
 def test_words_of_users_are_escaped(tmp_path):

@@ -36,6 +36,9 @@ def test_rows_of_earlier_versions_lack_figures_and_are_shown():
         {"positions": [2, 5, 7]},
         {"positions": [2, 99]},
         {"block_starts": [0, "x"]},
+        {"block_starts": [4]},
+        {"block_starts": [0, 6, 4]},
+        {"block_starts": [-1, 0]},
     ],
 )
 def test_rows_that_cannot_be_shown_are_none(changes):
@@ -70,9 +73,10 @@ def test_the_example_is_a_fork_that_the_teacher_would_take_otherwise():
     agreed = compact(made_up_trace(1, tokens=8, teacher_alternatives=[[("w2", 1.0)], [("w5", 1.0)]]))
     certain = compact(made_up_trace(2, tokens=8))
     torn = compact(made_up_trace(3, tokens=8, entropy=[0.1, 0.1, 2.0, 0.1, 0.1, 0.1, 0.1, 0.1]))
-    assert good_example([plain, agreed, certain, torn]) == {"trace": 3, "fork": 2, "position": 2}
-    assert good_example([plain, agreed, certain])["trace"] == 2
+    assert good_example(enumerate([plain, agreed, certain, torn])) == {"trace": 3, "fork": 2, "position": 2}
+    assert good_example(enumerate([plain, agreed, certain]))["trace"] == 2
+    assert good_example([(5, plain), (8, certain)])["trace"] == 8
     # Where the student left the way that the teacher takes.
     parted = compact(made_up_trace(4, tokens=8, teacher_answer="w0w1t"))
-    assert good_example([certain, parted]) == {"trace": 1, "fork": 7, "position": 2}
-    assert good_example([plain, agreed]) is None
+    assert good_example(enumerate([certain, parted])) == {"trace": 1, "fork": 7, "position": 2}
+    assert good_example(enumerate([plain, agreed])) is None

@@ -2,13 +2,14 @@
 
 const byId = (id) => document.getElementById(id);
 const form = byId("form");
+// Below the choice of an order: a list of these would be cut where the page is narrow.
 const ORDER_WORDS = {
-  "": "decoding’s own",
-  confidence: "confidence: surest first",
-  high_entropy: "high_entropy: most uncertain first, as in training",
-  low_entropy: "low_entropy: least uncertain first",
-  left_to_right: "left_to_right",
-  random: "random",
+  "": "the order of the decoding",
+  confidence: "surest position first",
+  high_entropy: "most uncertain first, as in training",
+  low_entropy: "least uncertain first",
+  left_to_right: "leftmost first",
+  random: "in a random order",
 };
 // Upper bounds of entropy, in nats, of the shades 0 to 6; the same as in the report.
 const ENTROPIES = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2];
@@ -333,6 +334,11 @@ function readLink() {
     const offered = field.tagName !== "SELECT" || [...field.options].some((option) => option.value === value);
     if (field.name && value !== null && offered) field.value = value;
   }
+  explainOrder();
+}
+
+function explainOrder() {
+  byId("order-words").textContent = ORDER_WORDS[form.elements.order.value];
 }
 
 async function copyLink() {
@@ -367,7 +373,7 @@ async function start() {
   fill(form.elements.decoding, choices.decodings);
   // Only the native decodings have an order of their own.
   const own = choices.decodings.length > 1 ? [""] : [];
-  fill(form.elements.order, [...own, ...choices.orders], ORDER_WORDS);
+  fill(form.elements.order, [...own, ...choices.orders], { "": "decoding’s own" });
   fill(form.elements.verifier, choices.verifiers);
   form.elements.verifier.value = choices.verifier;
   byId("decoding-field").hidden = choices.decodings.length < 2;
@@ -412,5 +418,6 @@ byId("colour").addEventListener("change", () => {
   byId("key").classList.toggle("by-pass", byId("colour").value === "pass");
   show(shown);
 });
+form.elements.order.addEventListener("change", explainOrder);
 window.addEventListener("hashchange", readLink);
 start();

@@ -84,7 +84,9 @@ def watched(player, **settings):
 
 
 def test_two_models_answer_and_the_passes_can_be_replayed(page, players):
+    assert page.locator("#order-words").text_content() == "surest position first"
     set_up(page, expected=ANSWER, order="high_entropy", passes="16")
+    assert page.locator("#order-words").text_content() == "most uncertain first, as in training"
     write(page)
     assert page.locator("#status").text_content() == "Done."
     for side, player in enumerate(players):
@@ -146,6 +148,7 @@ def test_a_link_repeats_the_settings(page, address, chromium_page):
     chromium_page.locator("#write:enabled").wait_for()
     for name, value in values.items():
         assert page.locator(f"[name={name}]").input_value() == value
+    assert page.locator("#order-words").text_content() == "in a random order"
     # Nothing is asked before a person says so.
     assert cells(page, 0) == [] and page.locator("#player").is_hidden()
     write(page)
