@@ -131,8 +131,7 @@ def prediction_loss(
         [task.stream for task in tasks] or [Stream([student.vocabulary.mask_id], [0])], student.device
     )
     rows = [layout.token(q, *place) for q, task in enumerate(tasks) for place in task.reads]
-    hidden_ND = student.hidden(layout.ids_N, layout.positions_N, layout)
-    hidden_MD = hidden_ND[on_device(rows, hidden_ND.device, torch.long)]
+    hidden_MD = student.hidden(layout.ids_N, layout.positions_N, layout, layout.read(rows or [0]))[: len(rows)]
     targets_M = torch.tensor([target for task in tasks for target in task.targets], dtype=torch.long)
     nll_M = head_rows(hidden_MD, student.head_weight, targets_M, student.excluded_V).nll_S
     weights_M = on_device([weight for task in tasks for weight in task.weights], nll_M.device, nll_M.dtype)

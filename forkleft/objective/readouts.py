@@ -22,7 +22,6 @@ from typing import Literal, get_args
 
 import torch
 
-from forkleft.devices import on_device
 from forkleft.errors import ForkLeftError, check_choice
 from forkleft.prompts import Reading
 from forkleft.students.attention import PackedLayout, Replica, Stream
@@ -167,8 +166,7 @@ def _read_sequences(
 
 def _hidden_rows(student: Student, layout: PackedLayout, rows: list[int]) -> torch.Tensor:
     """The wanted rows of a forward."""
-    hidden_ND = student.hidden(layout.ids_N, layout.positions_N, layout)
-    return hidden_ND[on_device(rows, hidden_ND.device)]
+    return student.hidden(layout.ids_N, layout.positions_N, layout, layout.read(rows))
 
 
 def _checked(hidden_SD: torch.Tensor, readings: Sequence[Reading]) -> torch.Tensor:
@@ -188,7 +186,7 @@ def _checked(hidden_SD: torch.Tensor, readings: Sequence[Reading]) -> torch.Tens
 def _nothing(student: Student) -> torch.Tensor:
     """No rows, from a forward of one token: a process with nothing to read must still take part with the others."""
     layout = PackedLayout([Stream([student.vocabulary.mask_id], [0])], student.device)
-    return student.hidden(layout.ids_N, layout.positions_N, layout)[:0]
+    return _hidden_rows(student, layout, [0])[:0]
 
 
 def _check(student: Student, reading: Reading, budget: int) -> None:

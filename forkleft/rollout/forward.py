@@ -115,17 +115,24 @@ class CachedForward:
         if self._step is None or self._step.spans != spans:
             self._step = _Step(self, spans, ids_RL.device)
         step = self._step
-        hidden_NW = self._student.hidden(ids_RL[step.place_N, step.position_N], step.position_N, step)
+        ids_N = ids_RL[step.place_N, step.position_N]
+        shift = self._student.family.shift
+        source_U = step.first_R[place_U] + position_U - shift
         for place, row in enumerate(rows):
             self._final[place] = row.segment_start
-        if not self._student.family.shift:
-            return hidden_NW[step.first_R[place_U] + position_U]
-        # Only the hidden states show the precision (autocast may lower it).
-        self._before_RW = self._before_RW.to(hidden_NW)
-        self._before_RW[step.entered_E] = hidden_NW[step.before_E]
-        source_U = step.first_R[place_U] + position_U - 1
+        if not shift:
+            return self._student.hidden(ids_N, step.position_N, step, source_U)
+        # The first position of a segment is read from the hidden state before it, which only the first forward of the
+        # segment computes. Where it is not computed, some other token is read in vain.
         outside_U = position_U == step.start_R[place_U]
-        return torch.cat([hidden_NW, self._before_RW])[torch.where(outside_U, len(hidden_NW) + place_U, source_U)]
+        source_U = torch.where(outside_U, step.first_R[place_U] + position_U, source_U)
+        hidden_UW, before_EW = self._student.hidden(
+            ids_N, step.position_N, step, torch.cat([source_U, step.before_E])
+        ).split([len(source_U), len(step.before_E)])
+        # Only the hidden states show the precision (autocast may lower it).
+        self._before_RW = self._before_RW.to(hidden_UW)
+        self._before_RW[step.entered_E] = before_EW
+        return torch.where(outside_U[:, None], self._before_RW[place_U], hidden_UW)
 
 
 class _Step:
@@ -175,8 +182,9 @@ class _Step:
         scaling: float,
         *,
         dense: bool,
+        last: bool,
     ) -> torch.Tensor:
-        """See `Layout`: writes the new keys and values to their columns, then attends over these; always dense."""
+        """See `Layout`: writes the new keys and values to their columns, then all attend over these, always dense."""
         keys, values = self._cache.buffers(layer, key_1KND, value_1KND)
         keys[self.place_N, :, self.position_N] = key_1KND[0].transpose(0, 1)
         values[self.place_N, :, self.position_N] = value_1KND[0].transpose(0, 1)
@@ -233,5 +241,5 @@ class CanvasForward:
             self._place_N = place_N.to(device, non_blocking=True)
             self._first_R = on_device(self._layout.clean_index, device)
         positions_N = self._layout.positions_N
-        hidden_NW = self._student.hidden(ids_RL[self._place_N, positions_N], positions_N, self._layout)
-        return hidden_NW[self._first_R[place_U] + position_U - self._student.family.shift]
+        source_U = self._first_R[place_U] + position_U - self._student.family.shift
+        return self._student.hidden(ids_RL[self._place_N, positions_N], positions_N, self._layout, source_U)

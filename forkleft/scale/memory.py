@@ -111,7 +111,7 @@ def update_memory(setting: Setting) -> dict[str, float]:
     """While the student is read and learns: activations of the packed readout, and the head in chunks."""
     student, precision = setting.student, precision_of(setting)
     live, probed = live_work(setting) * setting.at_once, work.probe(setting.family, setting.longest, setting.reading)
-    kept = live.tokens * kept_by_layers(student, precision, checkpointing=setting.checkpointing)
+    kept = kept_by_layers(live, student, precision, checkpointing=setting.checkpointing)
     # One after another: the probe, the backward of the layers, and the head in both directions.
     passing_by = max(
         live.tokens * again(student, precision, checkpointing=setting.checkpointing),
@@ -139,14 +139,24 @@ def live_work(setting: Setting) -> Work:
     return max(found, key=lambda done: done.tokens)
 
 
-def kept_by_layers(shape: Shape, precision: Precision, *, checkpointing: bool) -> float:
-    """Bytes of a token that stay from the forward to the backward."""
+def kept_by_layers(live: Work, shape: Shape, precision: Precision, *, checkpointing: bool) -> float:
+    """Bytes that stay from the forward to the backward."""
     width = shape.width
     # The last norm: its input, the normalised input, and its output; and the hidden states that the losses read.
-    end = 8 * width if precision == "bfloat16" else 12 * width
+    end = (live.tokens - live.unread) * (8 * width if precision == "bfloat16" else 12 * width)
     if checkpointing:
-        return shape.layers * width * (2 if precision == "bfloat16" else 4) + end
-    return shape.layers * kept_by_layer(shape, precision) + end
+        return live.tokens * shape.layers * width * (2 if precision == "bfloat16" else 4) + end
+    layers = live.tokens * shape.layers * kept_by_layer(shape, precision)
+    return layers - live.unread * kept_behind_attention(shape, precision) + end
+
+
+def kept_behind_attention(shape: Shape, precision: Precision) -> float:
+    """Bytes of a token that one layer keeps of its second norm and its feed-forward part (see `kept_by_layer`)."""
+    if precision == "float32":
+        return 4 * (3 * shape.width + _feed_forward(shape))
+    if precision == "bfloat16":
+        return 8 * shape.width + 2 * _feed_forward(shape)
+    return 12 * shape.width + (4 if shape.experts else 2) * _feed_forward(shape)
 
 
 def kept_by_layer(shape: Shape, precision: Precision) -> float:

@@ -56,6 +56,11 @@ class Shape:
         """Weights outside the layers: embedding, head and the last norm, which FSDP keeps in one group."""
         return self.weights - self.layers * self.layer
 
+    @property
+    def feed_forward(self) -> int:
+        """Weights of the feed-forward part of one layer that multiply a token."""
+        return 3 * self.width * self.inner * max(1, self.experts)
+
     def cache(self, number: int) -> int:
         """Bytes of keys and values of one token, with numbers of `number` bytes."""
         return 2 * self.layers * self.keys * number

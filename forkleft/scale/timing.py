@@ -68,11 +68,12 @@ def flops_of(setting: Setting) -> Flops:
     readout = live.flops(student) + probed.flops(student) + teacher_head
     # Two products for each of the forward. Attention is computed once more for it (five products for two), the head
     # projects its rows once more, and checkpointing computes the layers again.
-    attention = live.layer_flops(student) - Work(live.tokens).layer_flops(student)
-    backward = 2 * Work(live.tokens).layer_flops(student) + 2.5 * attention + 3 * head * live.rows + teacher_head
+    products = live.product_flops(student)
+    attention = live.layer_flops(student) - products
+    backward = 2 * products + 2.5 * attention + 3 * head * live.rows + teacher_head
     if setting.adapter_rank is not None:
         # Only the gradients of the inputs are needed: one product for each of the forward.
-        backward -= Work(live.tokens).layer_flops(student) + head * live.rows
+        backward -= products + head * live.rows
     if setting.checkpointing:
         backward += live.layer_flops(student)
     written = work.rollout(setting.family, setting.question, setting.passes) * share

@@ -5,7 +5,7 @@ Positions are drawn at random, so that counts of readouts are expectations.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 
 from forkleft.objective.positions import selection_size
@@ -19,17 +19,22 @@ from forkleft.students.family import Family
 
 @dataclass(frozen=True)
 class Work:
-    """tokens through the layers; pairs: (query, key) in each layer; rows through the head."""
+    """tokens through the layers; pairs: (query, key) in each layer; rows through the head.
+
+    unread: tokens of a student that nobody reads, which its last layer leaves out behind attention
+    (`students/reading.py`). That they are no queries there either, without FlexAttention, is not counted.
+    """
 
     tokens: float = 0
     pairs: float = 0
     rows: float = 0
+    unread: float = 0
 
     def __add__(self, other: "Work") -> "Work":
-        return Work(self.tokens + other.tokens, self.pairs + other.pairs, self.rows + other.rows)
+        return Work(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
     def __mul__(self, times: float) -> "Work":
-        return Work(self.tokens * times, self.pairs * times, self.rows * times)
+        return Work(*(mine * times for mine in astuple(self)))
 
     def flops(self, shape: Shape) -> float:
         """FLOPs of a forward: 2 for each weight that a token meets, 4 for each number of a query that meets a key."""
@@ -37,7 +42,16 @@ class Work:
 
     def layer_flops(self, shape: Shape) -> float:
         """The same without the head."""
-        return 2 * self.tokens * shape.linear + 4 * self.pairs * shape.layers * shape.queries
+        return self.product_flops(shape) + 4 * self.pairs * shape.layers * shape.queries
+
+    def product_flops(self, shape: Shape) -> float:
+        """The same without the head and attention."""
+        return 2 * (self.tokens * shape.linear - self.unread * shape.feed_forward)
+
+
+def _read(tokens: float, pairs: float, rows: float) -> Work:
+    """The work of a student of whose tokens only so many rows are read."""
+    return Work(tokens, pairs, rows, tokens - rows)
 
 
 @dataclass(frozen=True)
@@ -72,7 +86,7 @@ def forwards(family: Family, question: Question, passes: int) -> Iterator[Work]:
             # Keys and values of finished blocks are kept; with full attention, all of the canvas is new in every pass.
             first = 0 if family.attention == "full" else final
             last = end if family.attention == "full" else stop
-            yield Work(last - first, _pairs(family, prompt, first, last), unresolved)
+            yield _read(last - first, _pairs(family, prompt, first, last), unresolved)
             final = start
             unresolved -= commits_this_pass(unresolved, passes, this_pass)
             this_pass += 1
@@ -99,7 +113,7 @@ def readout(family: Family, question: Question, reading: Reading, view: View = "
     if sequences:
         return work
     clean = family.segment(prompt + _last(question, chosen), prompt)[0]
-    return work + Work(clean, _pairs(family, prompt, 0, clean))
+    return work + _read(clean, _pairs(family, prompt, 0, clean), 0)
 
 
 @cache
@@ -111,7 +125,7 @@ def probe(family: Family, question: Question, reading: Reading) -> Work:
     end = question.prompt + question.budget
     if family.attention == "block":
         end = min(end, family.segment(question.prompt + _last(question, chosen), question.prompt)[1])
-    return Work(end, _pairs(family, question.prompt, 0, end), chosen)
+    return _read(end, _pairs(family, question.prompt, 0, end), chosen)
 
 
 def teacher(question: Question, rho: float) -> Work:
@@ -140,16 +154,17 @@ def _replica(family: Family, question: Question, i: int, geometry: Geometry, vie
             tokens = end
         elif geometry == "canvas":
             tokens = prompt + question.budget
-        return Work(tokens, tokens**2, 1)
+        return _read(tokens, tokens**2, 1)
     start, stop = family.segment(target, prompt)
     if shift and target == start:
-        return Work(rows=1)
+        # It is read from the clean stream.
+        return _read(0, 0, 1)
     tokens = target + 1 - shift - start
     if view == "target_masked":
         tokens = min(stop, end) - start
     elif geometry == "canvas":
         tokens = min(stop, prompt + question.budget) - start
-    return Work(tokens, tokens * (start + tokens), 1)
+    return _read(tokens, tokens * (start + tokens), 1)
 
 
 def _last(question: Question, chosen: int) -> int:

@@ -13,8 +13,11 @@ Clean tokens never see a replica, so the clean stream is exactly what the model 
 the position ids of the block that it replaces, so it is exactly what the model computes on the sequence that ends with
 it. Gradients flow through the clean stream too.
 
-Shapes: N tokens in the row; Q questions (clean streams), T tokens in the longest; F rows of folded replicas, W tokens
-in the longest; H query heads, K key heads, D head width.
+Only some tokens are read in the end. In the last layer nothing but their own attention output matters, so only they
+are queries there (`PackedLayout.read`; `students/reading.py` spares the others the rest of the layer).
+
+Shapes: N tokens in the row, of which S are read; Q questions (clean streams), T tokens in the longest; F rows of folded
+replicas, W tokens in the longest; H query heads, K key heads, D head width.
 """
 
 from bisect import bisect_left
@@ -55,8 +58,12 @@ class Layout(Protocol):
         scaling: float,
         *,
         dense: bool,
+        last: bool,
     ) -> torch.Tensor:
-        """The attention output, `(1, N, H, D)`. dense: without FlexAttention."""
+        """The attention output, `(1, N, H, D)`.
+
+        dense: without FlexAttention. last: only the output of tokens that are read matters.
+        """
 
 
 def forkleft_attention(
@@ -67,13 +74,15 @@ def forkleft_attention(
     attention_mask: torch.Tensor | None,
     scaling: float,
     forkleft_layout: Layout | None = None,
+    forkleft_last: bool = False,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention by the layout; without one, Transformers' own `sdpa`, so that plain use of the model still works."""
     if forkleft_layout is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     dense = module.config._attn_implementation == DENSE_ATTENTION_NAME
-    return forkleft_layout.attend(module.layer_idx, query, key, value, scaling, dense=dense), None
+    out = forkleft_layout.attend(module.layer_idx, query, key, value, scaling, dense=dense, last=forkleft_last)
+    return out, None
 
 
 for _name in (ATTENTION_NAME, DENSE_ATTENTION_NAME):
@@ -159,21 +168,25 @@ class PackedLayout:
         folded.sort(key=lambda row: row.reach)
         size = -(-len(folded) // _GROUPS) or 1
         groups = [folded[start : start + size] for start in range(0, len(folded), size)]
-        tables = [_padded(clean_rows), *(_padded([row.tokens for row in rows]) for rows in groups)]
-        # The place of each token among the outputs: clean rows first, then the groups.
-        index, real = (torch.cat([table.flatten() for table in column]) for column in zip(*tables, strict=True))
-        place_N = torch.empty(len(ids), dtype=torch.int64)
-        place_N[index[real]] = torch.arange(len(index))[real]
-        self._place_N = place_N.to(device, non_blocking=True)
-        (self._clean_QT, self._clean_real_QT), *moved = [
-            (index.to(device, non_blocking=True), real.to(device, non_blocking=True)) for index, real in tables
-        ]
+        self._rows: list[list[range]] = [clean_rows, *([row.tokens for row in rows] for rows in groups)]
+        self._queries = _Queries(self._rows, device)
+        self._read = self._queries
+        self._clean, *tables = self._queries.tables
         self._groups = [
-            _Group(*table, on_device([row.question for row in rows], device), max(row.reach for row in rows))
-            for rows, table in zip(groups, moved, strict=True)
+            _Group(table, on_device([row.question for row in rows], device), max(row.reach for row in rows))
+            for rows, table in zip(groups, tables, strict=True)
         ]
-        self._masks: dict[torch.dtype, list[torch.Tensor]] = {}
         self._block_mask: BlockMask | None = None
+
+    def read(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Say which tokens of N are read in the end, all others being there to be seen; returns them as `rows_S`."""
+        ordered = sorted(set(tokens))
+        chosen = [
+            [ordered[bisect_left(ordered, row.start) : bisect_left(ordered, row.stop)] for row in rows]
+            for rows in self._rows
+        ]
+        self._read = _Queries(chosen, self.ids_N.device)
+        return on_device(tokens, self.ids_N.device, torch.long)
 
     def attend(
         self,
@@ -184,6 +197,7 @@ class PackedLayout:
         scaling: float,
         *,
         dense: bool = False,
+        last: bool = False,
     ) -> torch.Tensor:
         """See `Layout`. FlexAttention on CUDA, where it skips what no query sees; gathered rows and SDPA elsewhere.
 
@@ -192,7 +206,7 @@ class PackedLayout:
         """
         if query_1HND.device.type == "cuda" and not dense:
             return self.attend_flex(query_1HND, key_1KND, value_1KND, scaling, *_compiled())
-        return self.attend_rows(query_1HND, key_1KND, value_1KND, scaling)
+        return self.attend_rows(query_1HND, key_1KND, value_1KND, scaling, last=last)
 
     def token(self, question: int, replica: int | None, offset: int) -> int:
         """The index in N of a token, given its offset in a replica of a question or, with None, in the clean stream."""
@@ -222,48 +236,60 @@ class PackedLayout:
         return out_1HND.transpose(1, 2)
 
     def attend_rows(
-        self, query_1HND: torch.Tensor, key_1KND: torch.Tensor, value_1KND: torch.Tensor, scaling: float
+        self,
+        query_1HND: torch.Tensor,
+        key_1KND: torch.Tensor,
+        value_1KND: torch.Tensor,
+        scaling: float,
+        *,
+        last: bool = False,
     ) -> torch.Tensor:
-        """Clean queries against clean keys; replicas, folded into rows, against the clean keys and their own row."""
-        clean_mask, *group_masks = self._additive_masks(query_1HND.dtype)
-        query_NHD, key_NKD, value_NKD = (x[0].transpose(0, 1) for x in (query_1HND, key_1KND, value_1KND))
-        clean_keys = key_NKD[self._clean_QT].transpose(1, 2)
-        clean_values = value_NKD[self._clean_QT].transpose(1, 2)
-        outs = [_grouped_attention(query_NHD[self._clean_QT], clean_keys, clean_values, clean_mask, scaling)]
-        for group, mask in zip(self._groups, group_masks, strict=True):
-            keys, values = (
-                torch.cat([clean[group.owner_F, :, : group.reach], own[group.index_FW].transpose(1, 2)], dim=2)
-                for clean, own in ((clean_keys, key_NKD), (clean_values, value_NKD))
-            )
-            outs.append(_grouped_attention(query_NHD[group.index_FW], keys, values, mask, scaling))
-        return torch.cat(outs)[self._place_N][None]
+        """Clean queries against clean keys; replicas, folded into rows, against the clean keys and their own row.
 
-    def _additive_masks(self, dtype: torch.dtype) -> list[torch.Tensor]:
+        last: queries are only the tokens that are read; the output of all others is zero.
+        """
+        queries = self._read if last else self._queries
+        query_NHD, key_NKD, value_NKD = (x[0].transpose(0, 1) for x in (query_1HND, key_1KND, value_1KND))
+        clean = [x[self._clean.index].transpose(1, 2) for x in (key_NKD, value_NKD)]
+        outs = []
+        for part, (table, mask) in enumerate(zip(queries.tables, self._masks(queries, query_NHD.dtype), strict=True)):
+            if not table.index.shape[1]:
+                continue
+            keys, values = clean if part == 0 else self._seen_by(self._groups[part - 1], clean, (key_NKD, value_NKD))
+            outs.append(_grouped_attention(query_NHD[table.index], keys, values, mask, scaling))
+        return queries.in_order(torch.cat(outs), len(query_NHD))[None]
+
+    def _seen_by(
+        self, group: "_Group", clean: Sequence[torch.Tensor], all_tokens: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Keys and values for the rows of a group, `(F, K, reach + W, D)`: clean ones of their question, and own."""
+        return [
+            torch.cat([x_QKTD[group.owner_F, :, : group.reach], x_NKD[group.own.index].transpose(1, 2)], dim=2)
+            for x_QKTD, x_NKD in zip(clean, all_tokens, strict=True)
+        ]
+
+    def _masks(self, queries: "_Queries", dtype: torch.dtype) -> list[torch.Tensor]:
         """0 where seen, −inf elsewhere: for the clean rows `(Q, 1, T, T)`, or `(Q, 1, 1, T)` if all see all;
         then for each group `(F, 1, W, reach + W)`. Made once for all layers.
         """
-        if dtype not in self._masks:
-            clean = tuple(x[self._clean_QT] for x in self._tokens)
-            # With full attention all rows of the mask are alike.
-            queries = 1 if self._one_block else None
-            masks = [
-                _additive(
-                    tuple(x[:, :queries] for x in clean),
-                    self._clean_real_QT[:, :queries],
-                    clean,
-                    self._clean_real_QT,
-                    dtype,
-                )
-            ]
-            for group in self._groups:
-                own = tuple(x[group.index_FW] for x in self._tokens)
-                keys = tuple(
-                    torch.cat([x[group.owner_F, : group.reach], y], dim=1) for x, y in zip(clean, own, strict=True)
-                )
-                key_real = torch.cat([self._clean_real_QT[group.owner_F, : group.reach], group.real_FW], dim=1)
-                masks.append(_additive(own, group.real_FW, keys, key_real, dtype))
-            self._masks[dtype] = masks
-        return self._masks[dtype]
+        if dtype not in queries.masks:
+            clean = tuple(x[self._clean.index] for x in self._tokens)
+            masks = []
+            for part, table in enumerate(queries.tables):
+                keys, key_real = clean, self._clean.real
+                if part > 0:
+                    group = self._groups[part - 1]
+                    keys = tuple(
+                        torch.cat([x[group.owner_F, : group.reach], y[group.own.index]], dim=1)
+                        for x, y in zip(clean, self._tokens, strict=True)
+                    )
+                    key_real = torch.cat([key_real[group.owner_F, : group.reach], group.own.real], dim=1)
+                # With full attention all rows of the mask are alike.
+                some = slice(1 if self._one_block and part == 0 else None)
+                asking = tuple(x[table.index[:, some]] for x in self._tokens)
+                masks.append(_additive(asking, table.real[:, some], keys, key_real, dtype))
+            queries.masks[dtype] = masks
+        return queries.masks[dtype]
 
 
 @dataclass(frozen=True)
@@ -276,13 +302,43 @@ class _FoldedRow:
 
 
 @dataclass(frozen=True)
+class _Table:
+    """Indices in N, row by row, and which of them are real: short rows are padded."""
+
+    index: torch.Tensor
+    real: torch.Tensor
+
+
+@dataclass(frozen=True)
 class _Group:
     """Folded rows of similar reach, attended together: F rows of at most W tokens, each owned by a question."""
 
-    index_FW: torch.Tensor
-    real_FW: torch.Tensor
+    own: _Table
     owner_F: torch.Tensor
     reach: int
+
+
+class _Queries:
+    """Which tokens ask, in each row of each part: the clean rows, then the groups of folded rows."""
+
+    def __init__(self, parts: Sequence[Sequence[Sequence[int]]], device: torch.device | str | None) -> None:
+        tables = [_padded(rows) for rows in parts]
+        index, real = (torch.cat([table.flatten() for table in column]) for column in zip(*tables, strict=True))
+        # The place of each asking token among the outputs of all parts.
+        self._tokens, order = index[real].sort()
+        self._places = torch.arange(len(index))[real][order].to(device, non_blocking=True)
+        self._tokens = self._tokens.to(device, non_blocking=True)
+        self.tables = [
+            _Table(index.to(device, non_blocking=True), real.to(device, non_blocking=True)) for index, real in tables
+        ]
+        self.masks: dict[torch.dtype, list[torch.Tensor]] = {}
+
+    def in_order(self, out_PHD: torch.Tensor, tokens: int) -> torch.Tensor:
+        """The outputs of all parts in the order of the N tokens, zero for those that do not ask."""
+        out_AHD = out_PHD[self._places]
+        if len(out_AHD) == tokens:
+            return out_AHD
+        return out_AHD.new_zeros(tokens, *out_AHD.shape[1:]).index_copy(0, self._tokens, out_AHD)
 
 
 def _additive(
@@ -317,13 +373,12 @@ def _grouped_attention(
     return torch.stack(outs, dim=2).permute(0, 3, 1, 2, 4).reshape(rows * length, heads, width)
 
 
-def _padded(rows: Sequence[range]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ranges of indices as one table, and which entries are real. Short ranges are padded with their first index."""
-    bounds = torch.tensor([[row.start, len(row)] for row in rows])
-    first, length = bounds[:, :1], bounds[:, 1:]
-    offset = torch.arange(int(length.max()))[None]
-    real = offset < length
-    return torch.where(real, first + offset, first), real
+def _padded(rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of indices as one table, and which entries are real. Short rows are padded with their first index, or 0."""
+    longest = max(map(len, rows))
+    padded = [[*row, *[row[0] if row else 0] * (longest - len(row))] for row in rows]
+    length = torch.tensor([len(row) for row in rows])
+    return torch.tensor(padded, dtype=torch.long).view(len(rows), longest), torch.arange(longest) < length[:, None]
 
 
 @cache

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from forkleft.errors import ForkLeftError
-from forkleft.files import replacing
+from forkleft.files import JSON_ERRORS, replacing
 from forkleft.students.bundled import local_path
 
 _ONE_FILE = "model.safetensors"
@@ -125,7 +125,7 @@ def read_json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ForkLeftError(f"{path} is missing: {path.parent} is not a whole checkpoint") from None
-    except (OSError, ValueError) as error:
+    except (OSError, *JSON_ERRORS) as error:
         raise ForkLeftError(f"{path} cannot be read: {first_line(error)}") from error
     if not isinstance(found, dict):
         raise ForkLeftError(f"{path} must hold a JSON object, found a {type(found).__name__}")

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from forkleft.errors import ForkLeftError
 from forkleft.students.attention import ATTENTION_NAME, DENSE_ATTENTION_NAME, Layout
 from forkleft.students.family import Family
+from forkleft.students.reading import read_rows
 from forkleft.vocabulary import Vocabulary
 
 _SUPPORTED = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"})
@@ -63,6 +64,7 @@ class Student:
         self.excluded_V = vocabulary.excluded(max(vocabulary.valid) + 1)
         if model.config._attn_implementation != DENSE_ATTENTION_NAME:
             model.set_attn_implementation(ATTENTION_NAME)
+        read_rows(model)
 
     @classmethod
     def from_model(
@@ -135,8 +137,10 @@ class Student:
             )
         return head.weight
 
-    def hidden(self, ids_N: torch.Tensor, positions_N: torch.Tensor, layout: Layout) -> torch.Tensor:
-        """The last hidden states `(N, width)` of one native forward over the N tokens of a layout."""
+    def hidden(
+        self, ids_N: torch.Tensor, positions_N: torch.Tensor, layout: Layout, rows_S: torch.Tensor
+    ) -> torch.Tensor:
+        """`hidden_SD`: one native forward over the N tokens of a layout, and the last hidden states of S of them."""
         if self.model.config._attn_implementation not in (ATTENTION_NAME, DENSE_ATTENTION_NAME):
             raise ForkLeftError(
                 f"the model's attention was changed to {self.model.config._attn_implementation!r}, which does not "
@@ -149,6 +153,7 @@ class Student:
             attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=ids_N.device),
             use_cache=False,
             forkleft_layout=layout,
+            forkleft_rows=rows_S,
         )
         return out.last_hidden_state[0]
 

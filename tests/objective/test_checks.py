@@ -73,7 +73,7 @@ def test_a_cache_that_forgets_is_found(monkeypatch, family, dtype):
 def test_attention_that_ignores_the_masks_is_found(monkeypatch, dtype):
     """It looks at nothing but the token itself."""
 
-    def blind(self, query, key, value, scale):
+    def blind(self, query, key, value, scale, last):
         return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2)
 
     monkeypatch.setattr(PackedLayout, "attend_rows", blind)
@@ -139,9 +139,9 @@ def test_the_checks_of_flex_attention_look_at_the_other_way(monkeypatch, dense):
     student.use_dense_attention(dense)
     attend = PackedLayout.attend
 
-    def noted(self, *tensors, dense):
+    def noted(self, *tensors, dense, last):
         asked.append(dense)
-        return attend(self, *tensors, dense=dense)
+        return attend(self, *tensors, dense=dense, last=last)
 
     monkeypatch.setattr(PackedLayout, "attend", noted)
     for name in FLEX:

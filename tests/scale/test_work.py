@@ -1,6 +1,6 @@
 """Counts of work against the tokens, rows and pairs that rollouts and readouts really compute."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 import torch
@@ -32,9 +32,9 @@ def test_a_rollout(monkeypatch, family, passes):
     student, seen = endless_student(family), []
     hidden, logits = student.hidden, student.logits
 
-    def noted(ids_N, positions_N, layout):
+    def noted(ids_N, positions_N, layout, rows_S):
         seen.append(positions_N.tolist())
-        return hidden(ids_N, positions_N, layout)
+        return hidden(ids_N, positions_N, layout, rows_S)
 
     rows = []
     monkeypatch.setattr(student, "hidden", noted)
@@ -43,7 +43,7 @@ def test_a_rollout(monkeypatch, family, passes):
     assert len(written.tokens) == LENGTH
     counted = list(work.forwards(family, Question(PROMPT, LENGTH, LENGTH), passes))
     expected = [
-        Work(len(positions), naive_pairs(family, PROMPT, positions), read)
+        Work(len(positions), naive_pairs(family, PROMPT, positions), read, len(positions) - read)
         for positions, read in zip(seen, rows, strict=True)
     ]
     assert counted == expected
@@ -56,7 +56,7 @@ def packed(monkeypatch, family, view, geometry, attention, positions, budget):
     def noted(student, layout, rows):
         tokens = layout._tokens
         seen = may_attend(tuple(x[:, None] for x in tokens), tuple(x[None, :] for x in tokens))
-        found.append(Work(len(layout.ids_N), int(seen.sum()), len(rows)))
+        found.append(Work(len(layout.ids_N), int(seen.sum()), len(rows), len(layout.ids_N) - len(rows)))
         return torch.zeros(len(rows), 1)
 
     monkeypatch.setattr(readouts, "_hidden_rows", noted)
@@ -90,7 +90,7 @@ def test_a_readout_of_all_positions(monkeypatch, family, view, geometry, attenti
         assert work.probe(family, question, reading) == found
     else:
         counted = work.readout(family, question, reading, view)
-        assert (counted.tokens, counted.pairs, counted.rows) == pytest.approx((found.tokens, found.pairs, found.rows))
+        assert astuple(counted) == pytest.approx(astuple(found))
 
 
 def test_readouts_of_drawn_positions_are_as_expected():
@@ -142,6 +142,7 @@ def test_what_a_route_reads(route, supervision, view, expected):
 
 
 def test_work_in_flops():
-    done = Work(tokens=10, pairs=30, rows=2)
-    assert done.layer_flops(SMALL) == 2 * 10 * SMALL.linear + 4 * 30 * SMALL.layers * SMALL.queries
+    done = Work(tokens=10, pairs=30, rows=2, unread=8)
+    products = 2 * 10 * SMALL.linear - 2 * 8 * 3 * SMALL.width * SMALL.inner
+    assert done.layer_flops(SMALL) == products + 4 * 30 * SMALL.layers * SMALL.queries
     assert done.flops(SMALL) == done.layer_flops(SMALL) + 2 * 2 * SMALL.words * SMALL.width

@@ -54,6 +54,30 @@ def test_folded_rows_equal_flex_attention():
     assert_exact(rows, flex)
 
 
+@pytest.mark.parametrize("tokens", [[8], [0, 5, 7, 30, 12], [3, 9]], ids=["a replica", "all kinds", "clean only"])
+def test_only_tokens_that_are_read_ask_in_the_last_layer(tokens):
+    """Their outputs and all gradients are those of the whole attention; the outputs of the others are zero."""
+    layout = PackedLayout(STREAMS)
+    n = len(layout.ids_N)
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(1, heads, n, 16) for heads in (4, 2, 2)]
+    inputs = [torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    whole = layout.attend_rows(*inputs, 0.25)
+    rows_S = layout.read(tokens)
+    assert rows_S.tolist() == tokens
+    read = layout.attend_rows(*inputs, 0.25, last=True)
+    assert read.shape == whole.shape
+    assert_exact(read[:, rows_S], whole[:, rows_S])
+    others = sorted(set(range(n)) - set(tokens))
+    assert not read[:, others].any()
+    for found, expected in zip(
+        torch.autograd.grad(read[:, rows_S].square().sum(), inputs),
+        torch.autograd.grad(whole[:, rows_S].square().sum(), inputs),
+        strict=True,
+    ):
+        assert_exact(found, expected)
+
+
 def test_positions_repeat_in_replicas():
     layout = PackedLayout(STREAMS[:1])
     assert layout.ids_N.tolist() == [1, 2, 3, 4, 5, 6, 3, MASK, MASK]
@@ -84,7 +108,7 @@ def test_flex_attention_is_for_cuda_and_can_be_switched_off(monkeypatch, dense):
     assert Student(student.model, student.family, student.vocabulary).dense_attention is dense
     monkeypatch.setattr("forkleft.students.attention._compiled", lambda: ())
     for name in ("attend_flex", "attend_rows"):
-        monkeypatch.setattr(PackedLayout, name, lambda self, *tensors, name=name: taken.append(name))
+        monkeypatch.setattr(PackedLayout, name, lambda self, *tensors, name=name, last=False: taken.append(name))
     layout, there = PackedLayout(STREAMS), SimpleNamespace(device=torch.device("cuda"))
     module = SimpleNamespace(config=student.model.config, layer_idx=0)
     forkleft_attention(module, there, None, None, None, 1.0, forkleft_layout=layout)
