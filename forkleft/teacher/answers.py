@@ -1,22 +1,18 @@
 """The teacher's answers d, and the file that keeps them.
 
-An answer is decoded once for a prompt, a teacher and a decoding configuration. The cache is a file with one JSON object
-a line, each with a checksum over its key and answer. Lines are only appended, under a lock, so that processes may share
-the file. A line that a crash cut or the disk damaged is ignored, and its answer is decoded again.
+An answer is decoded once for a prompt, a teacher and a decoding configuration. Processes may share the file
+(`records.py`); an answer whose line is damaged is decoded again.
 """
 
-import json
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from forkleft.digests import json_digest
-from forkleft.errors import ForkLeftError
-from forkleft.files import flush, lock, read_appended
 from forkleft.prompts import Message
+from forkleft.records import KeptRecords
 
 Keep = Callable[[int, "Answer"], None]
 
@@ -57,79 +53,27 @@ class Renamed:
 
 
 class AnswerCache:
-    """Answers in a file, as the docstring of the module says. Raises ForkLeftError if it cannot be read or written."""
+    """Answers in a file (`KeptRecords`), each by its key. Raises ForkLeftError if it cannot be read or written."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._known: dict[str, Answer] = {}
-        self._read_to = 0
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-        except OSError as error:
-            raise ForkLeftError(f"cannot keep answers in {path}: {error.strerror}; name another file") from error
-        self._read()
+        self._records = KeptRecords(path, {"text": str, "stopped": bool}, "answers")
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._records)
 
-    def __getitem__(self, key: str) -> Answer:
-        """The answer of a key that `get` has found, or that was put."""
-        return self._known[key]
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._records.path
 
     def get(self, key: str) -> Answer | None:
         """The answer of a key, also if another process has written it in the meantime; None if there is none."""
-        if key not in self._known:
-            self._read()
-        return self._known.get(key)
+        record = self._records.get(key)
+        return None if record is None else Answer(**record)
 
     def put(self, answers: dict[str, Answer]) -> None:
         """Append answers, one a line, except those that are known already."""
-        try:
-            self._append(answers)
-        except OSError as error:
-            raise ForkLeftError(
-                f"cannot keep answers in {self.path}: {error.strerror}; make room, and start again"
-            ) from error
-
-    def _append(self, answers: dict[str, Answer]) -> None:
-        with self.path.open("r+b") as file:
-            lock(file)
-            self._read()
-            new = {key: answer for key, answer in answers.items() if key not in self._known}
-            end = file.seek(0, os.SEEK_END)
-            # After a cut line start a new one, or both would be lost.
-            torn = end > 0 and file.seek(end - 1) >= 0 and file.read(1) != b"\n"
-            file.write(b"\n" * torn + b"".join(_line(key, answer) for key, answer in new.items()))
-            file.flush()
-            flush(self.path)
-            self._known |= new
-
-    def _read(self) -> None:
-        """Read the complete lines after those that were read before."""
-        for line, record in read_appended(self.path, self._read_to):
-            if line.endswith(b"\n"):
-                self._read_to += len(line)
-                self._known |= _trusted(record)
-
-
-def _line(key: str, answer: Answer) -> bytes:
-    record = {"key": key} | asdict(answer)
-    return json.dumps(record | {"sum": _checksum(record)}).encode() + b"\n"
-
-
-def _trusted(record: dict[str, Any] | None) -> dict[str, Answer]:
-    """The key and answer of a line; empty if the line is damaged."""
-    if record is None or record.pop("sum", None) != _checksum(record):
-        return {}
-    try:
-        return {record.pop("key"): Answer(**record)}
-    except (KeyError, TypeError):
-        return {}
-
-
-def _checksum(record: dict[str, Any]) -> str:
-    return json_digest(record)[:16]
+        self._records.put({key: asdict(answer) for key, answer in answers.items()})
 
 
 def answer_key(identity: str, messages: Sequence[Message], max_new_tokens: int) -> str:
@@ -161,4 +105,4 @@ def cached_answers(
 
     if unknown:
         teacher.answers(list(missing.values()), max_new_tokens=max_new_tokens, keep=keep)
-    return [cache[key] for key in keys]
+    return [answer for key in keys if (answer := cache.get(key)) is not None]

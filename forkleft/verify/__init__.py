@@ -91,14 +91,7 @@ class Verifier:
         A response without a final answer is wrong. A response without a verdict counts as wrong, and their number is
         logged. ids: of the questions, for errors (default: their numbers). Raises what `judgements` raises.
         """
-        judgements = self.judgements(responses, answers, ids=ids)
-        if lost := sum(not judgement.judged for judgement in judgements):
-            _LOG.warning(
-                "no verdict on %d of %d responses within the verifier's bounds; they count as wrong",
-                lost,
-                len(judgements),
-            )
-        return [judgement.correct for judgement in judgements]
+        return verdicts(self.judgements(responses, answers, ids=ids))
 
     def judgements(
         self, responses: Sequence[str], answers: Sequence[str], *, ids: Sequence[str] | None = None
@@ -138,6 +131,15 @@ class Verifier:
         if self.kind in MATHEMATICAL:
             return shared_pool().judge([(self.kind, response, None)])[0][1]
         return choice_answer(response, self.letters) if self.kind == "choice" else lab_answer(response)
+
+
+def verdicts(judgements: Sequence[Judgement]) -> list[bool]:
+    """Whether each response is right. One without a verdict counts as wrong, and their number is logged."""
+    if lost := sum(not judgement.judged for judgement in judgements):
+        _LOG.warning(
+            "no verdict on %d of %d responses within the verifier's bounds; they count as wrong", lost, len(judgements)
+        )
+    return [judgement.correct for judgement in judgements]
 
 
 def verify(response: str, answer: str, kind: Kind = "math", *, letters: str = LETTERS) -> bool:

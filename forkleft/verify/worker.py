@@ -19,8 +19,10 @@ from typing import BinaryIO
 
 def main(cpu_seconds: float, later_cpu_seconds: float, memory_bytes: int) -> None:
     """Serve until standard input ends."""
-    # An interrupt at the keyboard reaches all processes; only the parent decides when its workers end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # An interrupt at the keyboard reaches all processes, as a scheduler's signal may; only the parent decides when its
+    # workers end.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     # The parent may have been started with this signal ignored or blocked.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})

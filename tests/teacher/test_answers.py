@@ -1,10 +1,7 @@
 import json
-import multiprocessing
-import os
 
 import pytest
 
-from forkleft.errors import ForkLeftError
 from forkleft.teacher.answers import Answer, AnswerCache, answer_key, cached_answers
 
 
@@ -91,51 +88,6 @@ def test_a_damaged_record_is_never_trusted(tmp_path):
         cache = AnswerCache(path)
         assert len(cache) == 1
         assert cache.get(record["key"]) is None
-
-
-def test_another_process_finds_what_was_put(tmp_path):
-    path = tmp_path / "answers.jsonl"
-    one, two = AnswerCache(path), AnswerCache(path)
-    one.put({"k": Answer("a", True)})
-    assert two.get("k") == Answer("a", True)
-    two.put({"k": Answer("b", True), "l": Answer("c", False)})
-    assert one.get("k") == two.get("k") == Answer("a", True)
-    assert one.get("l") == Answer("c", False)
-
-
-def _put_many(path, name):
-    cache = AnswerCache(path)
-    for k in range(40):
-        cache.put({f"{name}-{k}": Answer("x" * 300, True), f"shared-{k}": Answer("s", True)})
-
-
-def test_processes_may_write_at_the_same_time(tmp_path):
-    path = tmp_path / "answers.jsonl"
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=_put_many, args=(path, name)) for name in "abc"]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert len(AnswerCache(path)) == 4 * 40
-    assert len(path.read_text().splitlines()) == 4 * 40
-
-
-def test_a_place_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ForkLeftError, match=r"cannot keep answers in .*; name another file"):
-        AnswerCache(tmp_path / "file" / "answers.jsonl")
-
-
-def test_a_full_disk_is_told(tmp_path, monkeypatch):
-    cache = AnswerCache(tmp_path / "answers.jsonl")
-
-    def full(handle):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ForkLeftError, match=r"cannot keep answers in .*answers.jsonl: No space left on device; make"):
-        cache.put({"k": Answer("1", True)})
 
 
 def test_keys_and_lines_stay_what_they_were(tmp_path):

@@ -106,3 +106,15 @@ def test_both_kinds_are_judged_by_their_own():
     lines = '["opdlm", "a", "b"]\n["math", "a", "b"]\n'
     done = subprocess.run([sys.executable, "-c", program], input=lines, capture_output=True, text=True)
     assert done.stdout.splitlines()[1:] == ['[true, "opdlm", false]', '[false, "a", false]']
+
+
+def test_signals_for_all_processes_of_a_run_do_not_end_a_worker():
+    program = PROGRAM.format(cpu=30.0, later_cpu=30.0)
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout.readline() == '"ready"\n'
+        worker.send_signal(signal.SIGTERM)
+        worker.send_signal(signal.SIGINT)
+        out, _ = worker.communicate(json.dumps(["math", "a", "a"]) + "\n")
+    assert json.loads(out) == [True, "a", False]
+    assert worker.returncode == 0
