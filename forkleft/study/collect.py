@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from forkleft.digests import sealed
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.results import Results, read_results
-from forkleft.files import read_jsonl, write_json
+from forkleft.files import write_json
 from forkleft.study.cells import ROUTES, CellFolder, writing
 from forkleft.study.grid import Cell, Evaluation, Grid
 from forkleft.study.kept import Kept, still_needed
@@ -27,6 +28,7 @@ from forkleft.study.results import (
     read_object,
     study_of,
 )
+from forkleft.train.data import read_routes
 from forkleft.train.recipes import not_default
 
 
@@ -34,7 +36,7 @@ def note_study(folder: Path, grid: Grid) -> None:
     """Write the list of a study's cells into its folder, so that its results can be read from them."""
     said = _header(grid) | {"cells": [cell.as_json() for cell in grid.cells.values()]}
     with writing(folder):
-        write_json(folder / STUDY, {"format": FORMAT} | said, indent=1, ensure_ascii=False)
+        write_json(folder / STUDY, sealed({"format": FORMAT} | said), indent=1, ensure_ascii=False)
 
 
 def read_noted(folder: Path) -> dict[str, Any] | None:
@@ -71,7 +73,10 @@ def collect(folder: Path) -> StudyResults:
             routes = kept.routes.get(cell.digest)
         else:
             measured, wrong = _measured(on_disk, items)
-            routes = _routes(on_disk)
+            try:
+                routes = _routes(on_disk)
+            except ForkLeftError as error:
+                routes, wrong = None, wrong or str(error)
         if measured:
             found[cell.digest] = CellResults(cell.kind, cell.label, tuple(measured), routes)
         if wrong or (cell.digest in needed and not on_disk.is_finished()):
@@ -139,11 +144,11 @@ def _routes(folder: CellFolder) -> Routes | None:
     path = folder.train / ROUTES
     if folder.cell.kind != "train" or not path.is_file():
         return None
-    rows = [row for _, row in read_jsonl(path)]
+    rows = read_routes(path)
     first: dict[str, str] = {}
     parts = [[0] * len(ROUTE_NAMES) for _ in range(PARTS)]
-    for number, row in enumerate(rows):
-        for name, route in zip(row["ids"], row["routes"], strict=True):
+    for number, routed in enumerate(rows):
+        for name, route in routed:
             first.setdefault(name, route)
             parts[number * PARTS // len(rows)][ROUTE_NAMES.index(route)] += 1
     counts = tuple(list(first.values()).count(route) for route in ROUTE_NAMES)

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from forkleft.digests import is_intact, sealed, unsealed
 from forkleft.errors import ForkLeftError
-from forkleft.files import write_text
+from forkleft.files import JSON_ERRORS, write_text
 from forkleft.objective.routes import Route
 from forkleft.study.cells import writing
 from forkleft.study.effects import Clusters, Verdicts
@@ -170,7 +171,7 @@ def save_results(path: Path, results: StudyResults) -> None:
             "cells": {name: _compact(cell) for name, cell in results.cells.items()},
         }
     )
-    text = "{\n" + ",\n".join(f'"{name}": {_lines(value)}' for name, value in said.items()) + "\n}\n"
+    text = "{\n" + ",\n".join(f'"{name}": {_lines(value)}' for name, value in sealed(said).items()) + "\n}\n"
     with writing(path.parent):
         write_text(path, text)
 
@@ -274,8 +275,10 @@ def read_object(path: Path) -> dict[str, Any]:
         said = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(said, dict) or said.get("format") != FORMAT:
             raise ValueError(f"expected format {FORMAT}")
+        if not is_intact(said):
+            raise ValueError("it is not as it was written")
     except FileNotFoundError:
         raise ForkLeftError(f"there is no study in {path.parent}: expected {path.name}; name its folder") from None
-    except (OSError, ValueError) as error:
+    except (OSError, *JSON_ERRORS) as error:
         raise ForkLeftError(f"{path} is damaged ({error}); run the study again, or restore the file") from error
-    return {name: value for name, value in said.items() if name != "format"}
+    return {name: value for name, value in unsealed(said).items() if name != "format"}

@@ -14,18 +14,23 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from forkleft.errors import ForkLeftError
+from forkleft.signals import at_first_signal, leave
 from forkleft.study.cells import CellFolder, Failure, Task, writing
 from forkleft.study.grid import Cell
 from forkleft.study.progress import GridProgress
 
 PROGRAM = (sys.executable, "-m", "forkleft")
 _POLL_SECONDS = 0.1
-# How long commands may take to end when they are asked to.
-_PATIENCE_SECONDS = 10.0
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# glibc keeps large buffers instead of giving them back after every operation (docs/training.md, *On a CPU*).
+_KEEP_BUFFERS = {
+    "MALLOC_MMAP_THRESHOLD_": "1073741824",
+    "MALLOC_TRIM_THRESHOLD_": "8589934592",
+    "MALLOC_TOP_PAD_": "67108864",
+}
 
 
 def run_cells(
@@ -56,7 +61,8 @@ class _Runner:
     ) -> None:
         self.cells, self.progress, self.jobs, self.program = cells, progress, jobs, program
         threads = str(max(1, (os.cpu_count() or 1) // jobs))
-        self.environment = os.environ | dict.fromkeys(_THREADS, threads) | {"TOKENIZERS_PARALLELISM": "false"}
+        ours = dict.fromkeys(_THREADS, threads) | {"TOKENIZERS_PARALLELISM": "false"}
+        self.environment = _KEEP_BUFFERS | os.environ | ours
         self.waiting = {digest: CellFolder(root, cell) for digest, cell in cells.items()}
         # Read only once; they are for the time left.
         self.tasks = {digest: folder.tasks() for digest, folder in self.waiting.items()}
@@ -64,20 +70,19 @@ class _Runner:
         self.failures: dict[str, Failure] = {}
 
     def run(self) -> dict[str, Failure]:
-        before = signal.signal(signal.SIGTERM, _interrupt)
-        try:
-            while self.waiting or self.working:
-                for work in list(self.working.values()):
-                    if work.process.poll() is not None:
-                        self._end(work)
-                for folder in list(self.waiting.values()):
-                    if len(self.working) < self.jobs and self._begin(folder):
-                        del self.waiting[folder.cell.digest]
-                self._say_how_far()
-                time.sleep(_POLL_SECONDS if self.waiting or self.working else 0)
-        finally:
-            signal.signal(signal.SIGTERM, before)
-            self._stop()
+        with at_first_signal(leave):
+            try:
+                while self.waiting or self.working:
+                    for work in list(self.working.values()):
+                        if work.process.poll() is not None:
+                            self._end(work)
+                    for folder in list(self.waiting.values()):
+                        if len(self.working) < self.jobs and self._begin(folder):
+                            del self.waiting[folder.cell.digest]
+                    self._say_how_far()
+                    time.sleep(_POLL_SECONDS if self.waiting or self.working else 0)
+            finally:
+                self._stop()
         return self.failures
 
     def _say_how_far(self) -> None:
@@ -130,6 +135,9 @@ class _Runner:
             stderr=subprocess.STDOUT,
             env=self.environment,
             pass_fds=(lock.fileno(),),
+            # Ctrl-C reaches a whole process group. A command gets its signal from us, once: a second would end it
+            # before it has saved.
+            process_group=0,
         )
         self.working[folder.cell.digest] = _Work(folder, lock, tasks, process, log, time.monotonic())
         return True
@@ -161,20 +169,14 @@ class _Runner:
         self.progress.failed(folder, failure)
 
     def _stop(self) -> None:
-        """End the commands that still run, because we were asked to end."""
+        """Ask the commands that still run to end, because we were, and wait: a training saves what it has learned.
+
+        A second signal ends the wait, and the commands end by themselves.
+        """
         for work in self.working.values():
             work.process.terminate()
-        deadline = time.monotonic() + _PATIENCE_SECONDS
         for work in self.working.values():
-            try:
-                work.process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                work.process.kill()
-                work.process.wait()
-
-
-def _interrupt(*signalled: Any) -> None:
-    raise KeyboardInterrupt
+            work.process.wait()
 
 
 def _reason(work: _Work) -> str:

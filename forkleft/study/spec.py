@@ -24,7 +24,7 @@ from typing import Any
 from forkleft.errors import ForkLeftError, check_choice, nearest
 from forkleft.evaluate.benchmarks import BENCHMARKS, read_benchmarks
 from forkleft.evaluate.protocols import Settings
-from forkleft.files import read_yaml
+from forkleft.files import is_file, read_yaml
 from forkleft.lab.benchmarks import LAB_BENCHMARKS
 from forkleft.objective.routes import Route
 from forkleft.train.recipes import checked_options, option_words, read_options
@@ -122,8 +122,9 @@ def read_study(
     name = str(said["name"])
     if not _NAME.fullmatch(name) or name == "cells":
         raise ForkLeftError(f"{path}: name is that of a folder; expected letters, digits, . _ + -, found {name!r}")
-    if not (base or (path.parent / str(said["base"]))).is_file():
-        raise ForkLeftError(f"{path}: there is no base recipe {base or path.parent / str(said['base'])}; mend base")
+    if not is_file(base or path.parent / str(said["base"])):
+        where = str(base or path.parent / str(said["base"]))
+        raise ForkLeftError(f"{path}: there is no base recipe {where:.200}; mend base")
     # Files that the study names are beside it; those of the command line are relative to the working directory.
     named = said["benchmarks"] if benchmarks is None else list(benchmarks)
     beside = path.parent if benchmarks is None else Path()
@@ -350,7 +351,7 @@ def _compare(path: Path, said: Any, arms: Mapping[str, Arm]) -> tuple[tuple[str,
 
 def _effects(path: Path, said: Any, arms: Mapping[str, Arm]) -> dict[str, dict[str, tuple[str, ...]]]:
     factors = {
-        factor: {level: tuple(named) for level, named in _mapping(path, f"effects.{factor}", levels).items()}
+        factor: {level: _listed(path, named) for level, named in _mapping(path, f"effects.{factor}", levels).items()}
         for factor, levels in _mapping(path, "effects", said).items()
     }
     if not factors:
@@ -364,6 +365,12 @@ def _effects(path: Path, said: Any, arms: Mapping[str, Arm]) -> dict[str, dict[s
             "{view: {L: [L-high, L-low], B: [B-high, B-low]}, order: {high: [L-high, B-high], low: [L-low, B-low]}}"
         )
     return factors
+
+
+def _listed(path: Path, said: Any) -> tuple[str, ...]:
+    if not isinstance(said, list):
+        raise ForkLeftError(f"{path}: effects: expected a list of arms at each level, found {said!r:.60}")
+    return tuple(said)
 
 
 def _crossed(factors: list[dict[str, tuple[str, ...]]]) -> bool:

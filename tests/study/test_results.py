@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -57,7 +58,12 @@ def test_results_are_the_same_after_a_file_and_the_file_is_small(tmp_path):
 def test_a_damaged_file_is_named(tmp_path, old, new, message):
     path = tmp_path / "results.json"
     save_results(path, made_up_results())
-    path.write_text(path.read_text().replace(old, new, 1))
+    whole = path.read_text()
+    path.write_text(whole.replace(old, new, 1))
+    with pytest.raises(ForkLeftError, match=r"results\.json is damaged"):
+        load_results(path)
+    # A file from before there were checksums.
+    path.write_text(re.sub(r',\n"sum": "\w+"', "", whole).replace(old, new, 1))
     with pytest.raises(ForkLeftError, match=message):
         load_results(path)
     with pytest.raises(ForkLeftError, match=r"there is no study in .*: expected none.json"):
