@@ -12,6 +12,8 @@
 #SBATCH --exclusive
 #SBATCH --time=24:00:00
 #SBATCH --requeue
+# Before the time limit, time to finish an update and save (docs/scale.md).
+#SBATCH --signal=TERM@600
 #SBATCH --output=forkleft-%j.log
 set -euo pipefail
 
@@ -19,12 +21,16 @@ recipe=${1:?the recipe to train, such as recipes/edlm-8b-qwen3-30b.yaml}
 shift
 per_node=${PER_NODE:-${SLURM_GPUS_ON_NODE:-8}}
 # The first node of the job is where all others meet; jobs that share it get different ports.
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+# The names are read whole: `| head` may leave before scontrol has written all, and pipefail ends the job then.
+nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+head=${nodes%%$'\n'*}
 port=$((20000 + SLURM_JOB_ID % 10000))
 if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
   set -- "$@" --resume_from_checkpoint true
 fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-8}
+# How long torchrun waits for its processes to save, once it was asked to end.
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-600}
 # --kill-on-bad-exit: if one node fails, the job ends, instead of waiting for the others.
 srun --kill-on-bad-exit=1 torchrun \
   --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "$per_node" \
