@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup test demo smollm2 lint format bench results lock clean
+.PHONY: help setup test demo smollm2 lint format bench faults results lock clean
 
 help:
 	@echo "make demo    distil the student of the bundled lab"
@@ -14,6 +14,7 @@ help:
 	@echo "make setup   create $(VENV) from requirements.lock"
 	@echo "make lint    check style and types  make format  apply the style"
 	@echo "make bench   run the benchmarks     make lock    pin the dependencies anew"
+	@echo "make faults  crashes, full disks, hostile input, endurance: hours (docs/reliability.md)"
 	@echo "make results write docs/results.md from docs/results"
 	@echo "make clean   remove $(VENV) and caches"
 
@@ -71,6 +72,10 @@ format: $(READY)
 bench: $(READY)
 	MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=8589934592 MALLOC_TOP_PAD_=67108864 \
 	  $(BIN)/python -m benchmarks
+
+# Faults at length; the tests have short forms. The table at the end says what was injected, survived and lost.
+faults: $(READY)
+	$(BIN)/python -m faults
 
 # The committed results of the studies as a page; `forkleft study run FILE --output docs/results` adds to them.
 results: $(READY)

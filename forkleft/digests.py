@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 # How many numbers of each parameter go into a fingerprint.
 _SAMPLE = 64
+_SUM = "sum"
 # Fields that depend on where a checkpoint was loaded from, or by which version. They change no answer.
 _INCIDENTAL = {"_name_or_path", "transformers_version", "_attn_implementation_autoset", "_commit_hash"}
 
@@ -33,6 +34,28 @@ def json_digest(value: Any) -> str:
     change.
     """
     return text_digest(json.dumps(value, sort_keys=True))
+
+
+def sealed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """An object for a file of ours, with a checksum of the rest under `sum`: a digit that the disk changes is seen."""
+    # As it will be read: lists instead of tuples, names that are text.
+    row = json.loads(json.dumps(row))
+    return {**row, _SUM: json_digest(row)[:16]}
+
+
+def is_intact(row: Mapping[str, Any]) -> bool:
+    """Whether an object is as it was sealed. One without a checksum is from before there were any, and counts as so."""
+    return _SUM not in row or row[_SUM] == json_digest({name: row[name] for name in row if name != _SUM})[:16]
+
+
+def is_sealed(row: Mapping[str, Any]) -> bool:
+    """Whether an object has a checksum, which `is_intact` can look at."""
+    return _SUM in row
+
+
+def unsealed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The object without its checksum."""
+    return {name: value for name, value in row.items() if name != _SUM}
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any, Any]]:

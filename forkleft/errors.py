@@ -17,6 +17,17 @@ class DiffusionError(ForkLeftError):
     """An autoregressive model was expected, and a diffusion model found."""
 
 
+class StoppedError(ForkLeftError):
+    """A signal has ended a run after update `step`, of which there is a checkpoint unless it is 0.
+
+    number: of the signal.
+    """
+
+    def __init__(self, text: str, *, step: int, number: int) -> None:
+        super().__init__(text)
+        self.step, self.number = step, number
+
+
 def check_choice(name: str, value: Any, known: Iterable[str]) -> None:
     """Raise ForkLeftError, naming the option, if its value is not one of the known ones."""
     known = tuple(known)

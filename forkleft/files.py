@@ -17,7 +17,11 @@ from typing import IO, Any
 
 import yaml
 
+from forkleft.digests import is_intact
 from forkleft.errors import ForkLeftError, nearest
+
+# What reading JSON that somebody else wrote may raise: RecursionError for thousands of brackets in each other.
+JSON_ERRORS = (ValueError, RecursionError)
 
 
 def check_writable(folder: Path, option: str = "--output") -> None:
@@ -61,8 +65,13 @@ def replacing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all."""
-    with replacing([path]) as staged:
-        staged[path].write_bytes(content)
+    try:
+        with replacing([path]) as staged:
+            staged[path].write_bytes(content)
+    except OSError as error:
+        # The error of a full disk names no file.
+        error.filename = str(path)
+        raise
 
 
 def write_text(path: Path, text: str) -> None:
@@ -73,6 +82,14 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any, **style: Any) -> None:
     """Write a JSON file, whole or not at all. style: for `json.dumps`; the default indent is 2."""
     write_text(path, json.dumps(value, **{"indent": 2} | style) + "\n")
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; False also for a text that can be no path, which somebody else may have written."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def flush(path: Path) -> None:
@@ -87,7 +104,8 @@ def flush(path: Path) -> None:
 def read_appended(path: Path, start: int = 0) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
     """The lines of a JSON Lines file that is only ever appended to, from byte `start` on, each with its object.
 
-    None instead of an object: the line is damaged, or has no end because it was cut or is still being written.
+    None instead of an object: the line is damaged (also if it is not as it was sealed), or has no end because it was
+    cut or is still being written.
     """
     with path.open("rb") as file:
         file.seek(start)
@@ -98,9 +116,9 @@ def read_appended(path: Path, start: int = 0) -> Iterator[tuple[bytes, dict[str,
 def _whole_object(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line) if line.endswith(b"\n") else None
-    except ValueError:
+        return row if isinstance(row, dict) and is_intact(row) else None
+    except JSON_ERRORS:
         return None
-    return row if isinstance(row, dict) else None
 
 
 def lock(file: IO[Any], *, wait: bool = True) -> bool:
@@ -149,7 +167,7 @@ def stream_jsonl(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     if not isinstance(row, dict):
                         raise ForkLeftError(f"{where}: expected a JSON object, found {line!r:.60}")
                     yield where, row
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ForkLeftError(f"{path}, line {number}: expected a JSON object, found {line!r:.60} ({error})") from error
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ForkLeftError(
@@ -190,7 +208,7 @@ def read_yaml(path: Path, kind: str) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
         raise ForkLeftError(f"{path} is no YAML file{line}: {error.problem}") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, *JSON_ERRORS) as error:
         raise ForkLeftError(f"{path} is no YAML file: {' '.join(str(error).split())}") from error
     if not isinstance(values, Mapping):
         raise ForkLeftError(f"{path}: expected names with values, as in `learning_rate: 1e-6`, found {values!r:.60}")

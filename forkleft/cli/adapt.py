@@ -59,9 +59,11 @@ def run(options: argparse.Namespace) -> None:
             merge_adapters=recipe.merge_adapters,
             callbacks=[runs.KeptRecipe(recipes.recipe_page(said, recipes.ADAPT), folder.path)],
             folder=folder,
+            stop_on_signals=True,
             **settings,
         )
-        trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
+        with runs.saying_how_to_resume("adapt", folder.path):
+            trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
         if trainer.is_world_process_zero():
             draw_curves(trainer.metrics_file.path, folder.path / "curves.png")
             print(runs.end_message(folder.path))

@@ -1,8 +1,10 @@
 """The `forkleft` command. Each sub-command has a file of its own, with its arguments and what it does with them."""
 
 import argparse
+import errno
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -28,7 +30,8 @@ from forkleft.cli import (
     study,
     train,
 )
-from forkleft.errors import ForkLeftError, did_you_mean
+from forkleft.errors import ForkLeftError, StoppedError, did_you_mean
+from forkleft.signals import EndedBySignal, at_first_signal, exit_code, leave
 
 # In the order in which --help names them. Heavy modules are imported only when a command runs.
 _COMMANDS = (
@@ -52,7 +55,8 @@ _COMMANDS = (
     lab,
 )
 _USER_MISTAKE = 2
-_INTERRUPTED = 130
+# Of a disk that is full, over its quota, read-only or broken: no mistake of ours.
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -79,7 +83,7 @@ class _StandardError(logging.StreamHandler):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0, 2 for a user's mistake, 130 if it was interrupted."""
+    """Run the command line and return its exit code: 0, 2 for a user's mistake, 130 after SIGINT, 143 after SIGTERM."""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest and not options.takes_options:
@@ -89,18 +93,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s", handlers=[_StandardError()])
     logging.getLogger("forkleft").setLevel(logging.INFO)
     try:
-        options.run(options)
+        with at_first_signal(leave):
+            options.run(options)
+    except StoppedError as error:
+        # All processes of a run stop together, and one line is enough.
+        if int(os.environ.get("RANK", 0)) == 0:
+            print(f"forkleft: {error}", file=sys.stderr)
+        return exit_code(error.number)
     except ForkLeftError as error:
         if options.debug:
             raise
         print(f"forkleft: {error}", file=sys.stderr)
         return _USER_MISTAKE
-    except KeyboardInterrupt:
-        print("forkleft: interrupted", file=sys.stderr)
-        return _INTERRUPTED
+    except KeyboardInterrupt as error:
+        number = error.number if isinstance(error, EndedBySignal) else signal.SIGINT
+        print(f"forkleft: ended by {signal.Signals(number).name}", file=sys.stderr)
+        return exit_code(number)
     except BrokenPipeError:
         # The reader of a pipe has ended (`| head`). Without this, closing standard output would raise once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if options.debug or error.errno not in _OF_THE_DISK:
+            raise
+        hint = "make room or mend it, and start the same command again: what is whole stays"
+        print(f"forkleft: cannot write {error.filename or 'a file'}: {error.strerror}; {hint}", file=sys.stderr)
+        return _USER_MISTAKE
     return 0
 
 

@@ -3,6 +3,7 @@
 import copy
 import logging
 import os
+import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from rich.console import Console
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from forkleft.cli.sources import rows_of
-from forkleft.errors import ForkLeftError, check_choice
+from forkleft.errors import ForkLeftError, StoppedError, check_choice
 from forkleft.files import check_writable, write_text
 from forkleft.progress import Meter
 from forkleft.report.curves import draw_curves
@@ -50,6 +51,8 @@ from forkleft.train.trainer import ForkLeftTrainer
 _LOG = logging.getLogger(__name__)
 # A phase of `forkleft answer`, as in training.
 _ASKING = "teacher"
+# The recipe that repeats a run, in its folder.
+RECIPE = "recipe.yaml"
 
 
 class KeptRecipe(TrainerCallback):
@@ -63,7 +66,19 @@ class KeptRecipe(TrainerCallback):
     ) -> None:
         """Write it, in the main process."""
         if state.is_world_process_zero:
-            write_text(self.folder / "recipe.yaml", self.page)
+            write_text(self.folder / RECIPE, self.page)
+
+
+@contextmanager
+def saying_how_to_resume(command: str, folder: Path) -> Iterator[None]:
+    """Add to the error of a run that a signal has ended the command that goes on with it."""
+    try:
+        yield
+    except StoppedError as error:
+        again = shlex.join(["forkleft", command, "--config", str(folder / RECIPE)])
+        if error.step:
+            again += " --resume_from_checkpoint true"
+        raise StoppedError(f"{error}; to go on: {again}", step=error.step, number=error.number) from error
 
 
 def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> ForkLeftTrainer:
@@ -91,9 +106,11 @@ def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> Fo
             merge_adapters=recipe.merge_adapters,
             callbacks=[KeptRecipe(recipe_page(said), folder.path)],
             folder=folder,
+            stop_on_signals=True,
             **settings,
         )
-        trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
+        with saying_how_to_resume("train", folder.path):
+            trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
         if trainer.is_world_process_zero():
             draw_curves(trainer.metrics_file.path, folder.path / "curves.png")
     return trainer

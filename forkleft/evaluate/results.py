@@ -17,11 +17,11 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from forkleft.digests import differences, json_digest
+from forkleft.digests import differences, is_intact, json_digest, sealed, unsealed
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.benchmarks import Benchmark, Item
 from forkleft.evaluate.statistics import Estimate, accuracy, clustered_mean
-from forkleft.files import is_locked, lock, read_appended, write_json, write_text
+from forkleft.files import JSON_ERRORS, is_locked, lock, read_appended, write_json, write_text
 
 if TYPE_CHECKING:
     from forkleft.evaluate.protocols import Reply, Try
@@ -153,7 +153,10 @@ class ResultFolder:
                 self._check_configuration()
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
-            with open(file.fileno(), "a", encoding="utf-8", newline="\n", closefd=False) as lines:
+            with (
+                _disk_errors(self.path, "make room, and start the same evaluation again"),
+                open(file.fileno(), "a", encoding="utf-8", newline="\n", closefd=False) as lines,
+            ):
                 yield lines
 
     def finish(self, keys: Sequence[Key], about: Mapping[str, Any], expected_items: int) -> dict[str, Any] | None:
@@ -174,7 +177,7 @@ class ResultFolder:
             summary = {**about, "results": results, "configuration": self.configuration}
             with _disk_errors(self.path):
                 write_text(self.path / RECORDS, "".join(line_of(record) for record in records))
-                write_json(self.path / SUMMARY, summary, ensure_ascii=False)
+                write_json(self.path / SUMMARY, sealed(summary), ensure_ascii=False)
             for part in parts:
                 part.unlink()
             return summary
@@ -208,7 +211,7 @@ class ResultFolder:
 
 def line_of(record: Record) -> str:
     """A record as a line of the file."""
-    return json.dumps(asdict(record), ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(sealed(asdict(record)), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def summarise(records: Sequence[Record], expected_items: int) -> dict[str, Any]:
@@ -392,15 +395,17 @@ def _read_object(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(value, dict):
             raise ValueError("no JSON object")
-    except (OSError, ValueError) as error:
+        if not is_intact(value):
+            raise ValueError("it is not as it was written")
+    except (OSError, *JSON_ERRORS) as error:
         raise ForkLeftError(f"{path} is damaged ({error}); evaluate again into a new folder") from error
-    return value
+    return unsealed(value)
 
 
 @contextmanager
-def _disk_errors(folder: Path) -> Iterator[None]:
+def _disk_errors(folder: Path, hint: str = "name another folder") -> Iterator[None]:
     """Turn an OSError into a ForkLeftError that names the folder and what to do."""
     try:
         yield
     except OSError as error:
-        raise ForkLeftError(f"cannot keep results in {folder}: {error.strerror}; name another folder") from error
+        raise ForkLeftError(f"cannot keep results in {folder}: {error.strerror}; {hint}") from error

@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, ClassVar, TypeVar
 
 from forkleft.errors import ForkLeftError
+from forkleft.files import JSON_ERRORS
 
 T = TypeVar("T")
 
@@ -22,6 +23,8 @@ _REACHED_WITHIN = 10.0
 _LONGEST_PAUSE = 30.0
 # A reply that says nothing we understand will hardly get better.
 _BAD_REPLIES = 5
+# The hidden states of 32,768 tokens, 8,192 wide, in float32. A reply must not fill the memory.
+_LARGEST_REPLY = 1 << 30
 
 
 class RefusedError(Exception):
@@ -71,7 +74,7 @@ class Connection:
     def send(self, address: str, body: Any, timeout: float | None = None) -> tuple[bytes, Message]:
         """The body and the headers of a reply. body: sent as JSON; None only gets what is there.
 
-        Raises RefusedError, OSError or HTTPException.
+        Raises RefusedError, OSError or HTTPException, and ValueError for a reply without end.
         """
         headers = {"Content-Type": "application/json"}
         if self.api_key is not None:
@@ -79,7 +82,13 @@ class Connection:
         request = urllib.request.Request(address, None if body is None else json.dumps(body).encode(), headers)
         try:
             with urllib.request.urlopen(request, timeout=timeout or self.timeout) as response:
-                return response.read(), response.headers
+                body = response.read(_LARGEST_REPLY + 1)
+                if len(body) > _LARGEST_REPLY:
+                    raise ValueError(f"expected a reply of at most {_LARGEST_REPLY} bytes, found more")
+                # A bounded read does not mind a body that ends before its announced length.
+                if response.length:
+                    raise http.client.IncompleteRead(body, response.length)
+                return body, response.headers
         except urllib.error.HTTPError as error:
             raise RefusedError(error.code, self._without_key(error.read(4096).decode(errors="replace"))) from None
 
@@ -99,7 +108,7 @@ class Connection:
                 f"cannot reach {self.url}: {type(error).__name__}: {error}; is the server running, and the address "
                 "right?"
             ) from error
-        except (ValueError, KeyError, TypeError):  # a server without such a list, or with another kind of list
+        except (KeyError, TypeError, *JSON_ERRORS):  # a server without such a list, or with another kind of list
             pass
         return {}
 
@@ -124,7 +133,7 @@ class Connection:
             except (OSError, http.client.HTTPException) as error:
                 reason = f"{type(error).__name__}: {error}"
                 self.losses += 1
-            except (ValueError, KeyError, TypeError, IndexError) as error:
+            except (KeyError, TypeError, IndexError, *JSON_ERRORS) as error:
                 reason = f"{type(error).__name__}: {error}"
                 bad_replies += 1
                 if bad_replies == _BAD_REPLIES:

@@ -133,8 +133,12 @@ def _examples(student: Student, rows: Sequence[Mapping[str, Any]], config: Adapt
             "the data has answers, and a solution must state its answer in the form that is verified later; name the "
             "verifier (math, choice, lab, …)"
         )
-    templates = {"prompt_template": config.prompt_template, "reference_template": config.reference_template}
-    examples = read_examples(rows, **templates, verifier=verifier)
+    examples = read_examples(
+        rows,
+        prompt_template=config.prompt_template,
+        reference_template=config.reference_template,
+        verifier=verifier,
+    )
     return [replace(example, prompt=prompt_ids(student.text_tokenizer, example.messages)) for example in examples]
 
 

@@ -6,6 +6,7 @@ files do not match its manifest does not count either.
 """
 
 import json
+import logging
 import re
 import shutil
 from collections.abc import Collection
@@ -13,9 +14,10 @@ from pathlib import Path
 
 from forkleft.digests import file_digest
 from forkleft.errors import ForkLeftError
-from forkleft.files import flush, write_json
+from forkleft.files import JSON_ERRORS, flush, write_json
 from forkleft.students.shards import remove_stale
 
+_LOG = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 # With an underscore, so that the hub ignores it.
 STAGING = "_staging"
@@ -56,10 +58,15 @@ def fault(folder: Path, *, digests: bool = True) -> str | None:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
-    except (ValueError, OSError) as error:
+    except (*JSON_ERRORS, OSError) as error:
         return f"{MANIFEST} is damaged ({error})"
+    if not isinstance(manifest, dict) or not manifest:
+        return f"{MANIFEST} is damaged (expected digests by name, found {manifest!r:.40})"
     for name, digest in manifest.items():
         path = folder / name
+        # A manifest that somebody else wrote must not let us read what is not of the checkpoint.
+        if ".." in path.parts or not path.is_relative_to(folder):
+            return f"{MANIFEST} is damaged (it names {name!r:.40}, which is not in the checkpoint)"
         if not path.is_file():
             return f"{name} is missing"
         if digests and file_digest(path) != digest:
@@ -69,9 +76,11 @@ def fault(folder: Path, *, digests: bool = True) -> str | None:
 
 def newest_whole(output: Path, *, digests: bool = True) -> Path:
     """The newest whole checkpoint of a run. Raises ForkLeftError, naming what was found, if there is none."""
-    faults = []
+    faults: list[str] = []
     for folder in reversed(steps(output).values()):
         if (reason := fault(folder, digests=digests)) is None:
+            if faults and digests:
+                _LOG.warning("not whole in %s: %s; %s is the newest that is", output, "; ".join(faults), folder.name)
             return folder
         faults.append(f"{folder.name}: {reason}")
     what = "; ".join(faults) if faults else "no folder checkpoint-N"

@@ -9,6 +9,7 @@ from forkleft.objective.supervision import ObjectiveSettings
 from forkleft.rollout.orders import ORDERS, check_writing
 from forkleft.train.run_config import RunConfig, check_not_negative, option
 from forkleft.verify import Verifier
+from forkleft.verify.kept import VERDICTS
 
 
 @dataclass
@@ -138,8 +139,8 @@ class ForkLeftConfig(RunConfig):
 
     @property
     def private_files(self) -> tuple[str, ...]:
-        """The teacher's answers, which may not be ours to publish."""
-        return (self.answer_file.name,)
+        """The teacher's answers, which may not be ours to publish, and verdicts that nobody else needs."""
+        return (self.answer_file.name, VERDICTS)
 
     def objective_settings(self) -> ObjectiveSettings:
         """The part of the configuration that the objective knows."""

@@ -9,15 +9,18 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from forkleft.digests import json_digest
+from forkleft.digests import is_intact, json_digest
 from forkleft.errors import ForkLeftError, check_choice
-from forkleft.files import read_jsonl
+from forkleft.files import JSON_ERRORS, read_jsonl
 from forkleft.objective.routes import Route
 from forkleft.prompts import Message
+from forkleft.train.folders import in_main_process
 from forkleft.verify import Verifier
+from forkleft.verify.kept import kept_verdicts
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,8 +48,12 @@ def read_examples(
     prompt_template: str,
     reference_template: str,
     verifier: Verifier,
+    verdicts: Path | None = None,
 ) -> list[Example]:
     """The examples of a data set, in its order.
+
+    verdicts: a file that keeps the verdicts on solutions. Then only the main process of a run verifies them, for all
+    processes, each of which must call this.
 
     A row without an id is named by a digest of its messages and answer. If the verifier does not find the answer in a
     solution, the solution is put into `reference_template`: a reference must not unteach the form that the verifier
@@ -80,7 +87,11 @@ def read_examples(
             )
     solved = [example for example in examples if example.reference is not None]
     references, answers = [example.reference or "" for example in solved], [example.answer for example in solved]
-    right = verifier.judge(references, answers, ids=[example.id for example in solved])
+    names = [example.id for example in solved]
+    if verdicts is None:
+        right = verifier.judge(references, answers, ids=names)
+    else:
+        right = in_main_process(partial(kept_verdicts, verdicts, verifier, references, answers, ids=names))
     unmarked = {id(example) for example, good in zip(solved, right, strict=True) if not good}
     return [_marked(example, reference_template) if id(example) in unmarked else example for example in examples]
 
@@ -99,10 +110,8 @@ def read_ids(path: str | Path, route: str | None = None) -> list[str]:
     if visited:
         check_choice("train_route", route, Route)
         first: dict[str, str] = {}
-        for where, row in read_jsonl(path):
-            if not {"ids", "routes"} <= row.keys() or len(row["ids"]) != len(row["routes"]):
-                raise ForkLeftError(f"{where}: expected ids and routes, equally many, found {row!s:.60}")
-            for name, found in zip(row["ids"], row["routes"], strict=True):
+        for routed in read_routes(path):
+            for name, found in routed:
                 first.setdefault(name, found)
         names = [name for name, found in first.items() if found == route]
     else:
@@ -112,11 +121,28 @@ def read_ids(path: str | Path, route: str | None = None) -> list[str]:
     return names
 
 
+def read_routes(path: Path) -> list[list[tuple[str, str]]]:
+    """The rows of a `routes.jsonl`: for each update, the ids of its questions with their routes.
+
+    Raises ForkLeftError if the file is damaged.
+    """
+    rows = []
+    for where, row in read_jsonl(path):
+        ids, routes = row.get("ids"), row.get("routes")
+        if not (isinstance(ids, list) and isinstance(routes, list) and len(ids) == len(routes)):
+            raise ForkLeftError(f"{where}: expected ids and routes, equally many, found {row!s:.60}")
+        texts = all(isinstance(text, str) for text in (*ids, *routes))
+        if not is_intact(row) or not texts or not set(routes) <= set(Route):
+            raise ForkLeftError(f"{where} is damaged: it is not as it was written; take the file of another run")
+        rows.append(list(zip(ids, routes, strict=True)))
+    return rows
+
+
 def _listed_ids(path: Path) -> list[str]:
     try:
         text = path.read_text(encoding="utf-8").strip()
         listed = json.loads(text) if text.startswith("[") else text.splitlines()
-    except (OSError, ValueError) as error:
+    except (OSError, *JSON_ERRORS) as error:
         raise ForkLeftError(f"{path}: expected a JSON list of ids or one id a line, cannot read it: {error}") from error
     return [str(name).strip() for name in listed if str(name).strip()]
 

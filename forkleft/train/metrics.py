@@ -1,17 +1,22 @@
 """What is logged about an update: numbers from the outcomes of its questions, and the file that keeps them."""
 
 import json
+import logging
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from forkleft.digests import sealed
 from forkleft.errors import ForkLeftError
 from forkleft.files import flush, read_appended, write_bytes
 from forkleft.objective.routes import Route
 from forkleft.objective.update import Outcome
+
+_LOG = logging.getLogger(__name__)
 
 
 def means(outcomes: Sequence[Outcome]) -> dict[str, float]:
@@ -59,16 +64,20 @@ def peak_memory(device: torch.device) -> float:
 class StepFile:
     """One JSON object a line, in the order of the updates. A resumed run continues at its checkpoint.
 
-    `written`: whether rows were written through this object.
+    sealed: rows have a checksum. `written`: whether rows were written through this object.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, sealed: bool = False) -> None:
         self.path, self.written = path, False
+        self._sealed = sealed
 
     def begin(self, step: int) -> None:
-        """Remove the rows after `step`: they will be logged again."""
-        rows = read_appended(self.path) if step > 0 and self.path.exists() else ()
-        kept = [line for line, row in rows if row is not None and row["step"] <= step]
+        """Remove the rows after `step`, which will be logged again, and those that are damaged, with a warning."""
+        rows = list(read_appended(self.path)) if step > 0 and self.path.exists() else []
+        kept = [line for line, row in rows if row is not None and _step(row) <= step]
+        # Only in the last line may a write have been cut off.
+        if damaged := sum(row is None for _, row in rows[:-1]):
+            _LOG.warning("%s: left out %d damaged line(s); what they said of this run is lost", self.path, damaged)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(self.path, b"".join(kept))
 
@@ -76,7 +85,7 @@ class StepFile:
         """Append a row, which has a `step`."""
         try:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write(json.dumps(sealed(row) if self._sealed else row) + "\n")
             self.written = True
         except OSError as error:
             raise ForkLeftError(
@@ -85,11 +94,15 @@ class StepFile:
 
     def holds(self, step: int) -> bool:
         """Whether there are rows of `step`."""
-        return self.path.exists() and any(
-            row is not None and row["step"] == step for _, row in read_appended(self.path)
-        )
+        return self.path.exists() and any(row is not None and _step(row) == step for _, row in read_appended(self.path))
 
     def flush(self) -> None:
         """Force the rows to disk, before a checkpoint that relies on them is written."""
         if self.path.exists():
             flush(self.path)
+
+
+def _step(row: Mapping[str, Any]) -> float:
+    """The update of a row; after all updates for a row that does not say, which is none of ours."""
+    step = row.get("step")
+    return step if isinstance(step, int) else math.inf

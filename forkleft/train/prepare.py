@@ -16,6 +16,7 @@ from forkleft.teacher import Teacher
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.data import Example, read_examples
 from forkleft.verify import Verifier
+from forkleft.verify.kept import VERDICTS
 from forkleft.vocabulary import common_vocabulary
 
 _LOG = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ def prepare_examples(
         prompt_template=config.prompt_template,
         reference_template=config.reference_template,
         verifier=verifier,
+        verdicts=config.answer_file.with_name(VERDICTS),
     )
     return with_ids(student, teacher, examples, config)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from forkleft.errors import ForkLeftError
-from forkleft.files import write_json
+from forkleft.files import JSON_ERRORS, write_json
 
 # The file that says what decides a run (`resume.py`): in its folder and in every checkpoint.
 RUN_FILE = "forkleft.json"
@@ -26,10 +26,13 @@ def is_finished(folder: Path) -> bool:
 def read_run(folder: Path) -> dict[str, Any] | None:
     """What decides the run of a folder or checkpoint, from the file there; None if there is no such file."""
     try:
-        return json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+        run = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+        if not isinstance(run, dict):
+            raise ValueError(f"expected names with values, found {run!r:.40}")
+        return run
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, *JSON_ERRORS) as error:
         raise ForkLeftError(f"{folder / RUN_FILE} cannot be read ({error}); {OTHER_FOLDER}") from error
 
 

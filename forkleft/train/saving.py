@@ -1,18 +1,19 @@
 """A `transformers.Trainer` whose checkpoints are complete or absent, and whose runs resume where they were.
 
 What it adds to Transformers: checkpoints are staged and renamed (`checkpoints.py`), a run resumes from the newest whole
-checkpoint of the same run (`resume.py`), files with one row a step continue without gaps or repeats, and the final
-model is written to the output folder itself.
+checkpoint of the same run (`resume.py`), files with one row a step continue without gaps or repeats, a run that is
+asked to end saves first (`stopping.py`), and the final model is written to the output folder itself.
 """
 
 import json
 import logging
 import shutil
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import SchedulerType
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, StoppedError
 from forkleft.train import checkpoints
 from forkleft.train.folders import RunFolder, in_main_process
 from forkleft.train.hub import UploadingTrainer
@@ -30,6 +31,7 @@ from forkleft.train.metrics import StepFile
 from forkleft.train.resume import LENGTHENED, check_resumable, divided_anew, find_checkpoint
 from forkleft.train.run_config import RunConfig, check_steps
 from forkleft.train.run_files import read_run, write_run
+from forkleft.train.stopping import StopRequest
 
 _LOG = logging.getLogger(__name__)
 # What saving raises if the disk is full or a file cannot be written.
@@ -79,9 +81,18 @@ class SavingTrainer(UploadingTrainer):
         """The files that this run writes, with rows of steps."""
         return [self.metrics_file]
 
-    def __init__(self, *arguments: Any, folder: RunFolder | None = None, **settings: Any) -> None:
-        """folder: the output folder, if the caller already holds it. The other arguments are those of Transformers."""
+    def __init__(
+        self, *arguments: Any, folder: RunFolder | None = None, stop_on_signals: bool = False, **settings: Any
+    ) -> None:
+        """folder: the output folder, if the caller already holds it.
+
+        stop_on_signals: at SIGINT or SIGTERM, finish the update, save a checkpoint, and raise StoppedError. The other
+        arguments are those of Transformers.
+        """
         super().__init__(*arguments, **settings)
+        self._stop = StopRequest() if stop_on_signals else None
+        # Logs and saves what the last update did not.
+        self._save_update: Callable[[], None] | None = None
         self.folder = folder or RunFolder(self.args.output_path)
         if self.args.eval_at and self.eval_dataset is None:
             raise ForkLeftError("eval_at names updates to evaluate after, and there is no data to evaluate on; add it")
@@ -95,9 +106,9 @@ class SavingTrainer(UploadingTrainer):
         """As in Transformers, but `True` resumes from the newest *whole* checkpoint. Saves the model at the end.
 
         Raises ForkLeftError if a checkpoint is damaged or belongs to another configuration, if the output folder holds
-        files of another run, or if another run is writing there.
+        files of another run, or if another run is writing there; StoppedError as `stop_on_signals` says.
         """
-        with self.folder.held():
+        with self.folder.held(), nullcontext() if self._stop is None else self._stop.heard():
             checkpoint, step = in_main_process(partial(self._found, resume_from_checkpoint))
             # Another process may still read a later checkpoint, from which its student comes, before that is removed.
             self.accelerator.wait_for_everyone()
@@ -202,12 +213,40 @@ class SavingTrainer(UploadingTrainer):
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
         else:
+            # Before the iterator of the epoch is made, which draws a random number.
+            self._stop_if_asked()
             super()._run_epoch(*state, **settings)
+
+    def get_batch_samples(self, *batches: Any, **settings: Any) -> Any:
+        """As in Transformers. Here an update begins, and all that belongs to the last one is done."""
+        self._stop_if_asked()
+        return super().get_batch_samples(*batches, **settings)
+
+    def _stop_if_asked(self) -> None:
+        """Save what was learned and raise StoppedError, in all processes, if one of them was asked to end."""
+        number = 0 if self._stop is None else self._stop.agreed(self.accelerator)
+        if not number:
+            return
+        step, why = self.state.global_step, f"stopped by {Signals(number).name}"
+        if step == 0:
+            raise StoppedError(f"{why} before the first update ended", step=step, number=number)
+        name = f"checkpoint-{step}"
+        if self._save_update is not None and in_main_process(lambda: not self._can_resume_from(name)):
+            only_model, self.args.save_only_model = self.args.save_only_model, False
+            self.control.should_log = self.control.should_save = True
+            self.control.should_evaluate = False
+            self._save_update()
+            self.args.save_only_model = only_model
+        raise StoppedError(f"{why} after update {step}, which {name} holds", step=step, number=number)
+
+    def _can_resume_from(self, name: str) -> bool:
+        return name in self._known_whole and any((self.folder.path / name).glob("optimizer*"))
 
     def _maybe_log_save_evaluate(self, *state: Any, **settings: Any) -> None:
         # What is not logged before a checkpoint is written would be missing in the log of a run resumed from it.
         if self.control.should_save or (self.args.save_strategy == "best" and self.control.should_evaluate):
             self.control.should_log = True
+        self._save_update = partial(super()._maybe_log_save_evaluate, *state, **settings)
         super()._maybe_log_save_evaluate(*state, **settings)
 
     def _get_output_dir(self, trial: Any) -> str:
@@ -228,6 +267,8 @@ class SavingTrainer(UploadingTrainer):
             with self._staged(staging):
                 self.state.save_to_json(str(staging / name / "trainer_state.json"))
                 write_run(staging / name, self._decisive)
+                # A pickle, which is not needed to resume, and would keep the token of the hub.
+                (staging / name / TRAINING_ARGS_NAME).unlink(missing_ok=True)
                 for file in self._step_files:
                     file.flush()
                 checkpoints.publish(staging / name, output / name)

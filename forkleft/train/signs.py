@@ -109,10 +109,11 @@ def kl_not_falling(rows: Sequence[MetricsRow]) -> str | None:
     if fall > noise or gain > _GAIN:
         return None
     return (
-        f"KL to the teacher is not falling: {mean(before):.3g} nats over updates {first[0]['step']} to "
-        f"{first[-1]['step']}, {mean(after):.3g} over updates {last[0]['step']} to {last[-1]['step']}, with a noise of "
-        f"{noise:.2g}, and the student is not right more often: raise learning_rate, or lower it if the loss jumps; "
-        "more questions an update or a larger rho make both steadier"
+        "the student's odds do not come closer to the teacher's: their distance (KL, in nats, 0 if they are the same) "
+        f"was {mean(before):.3g} over updates {first[0]['step']} to {first[-1]['step']}, {mean(after):.3g} over "
+        f"updates {last[0]['step']} to {last[-1]['step']}, with a noise of {noise:.2g}; nor is it right more often in "
+        "training, written as rollout_order says: raise learning_rate, or lower it if the loss jumps; "
+        "more questions an update, or a larger share of supervised positions (rho), make both steadier"
     )
 
 

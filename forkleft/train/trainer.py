@@ -98,8 +98,9 @@ class ForkLeftTrainer(StudentTrainer):
             **settings,
         )
         output = args.output_path
-        self.routes_file, self.showcase_file = StepFile(output / "routes.jsonl"), StepFile(output / "showcase.jsonl")
-        self.traces_file = StepFile(output / "traces.jsonl")
+        self.routes_file, self.showcase_file, self.traces_file = (
+            StepFile(output / f"{name}.jsonl", sealed=True) for name in ("routes", "showcase", "traces")
+        )
         if self.is_fsdp_enabled and student.family.attention == "full":
             raise ForkLeftError(
                 "a student with full attention is read in as many forwards as its responses need, which differ "

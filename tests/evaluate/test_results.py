@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from forkleft.digests import sealed, unsealed
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.benchmarks import BENCHMARKS, Benchmark, Item
 from forkleft.evaluate.prompts import PLAIN
@@ -141,7 +142,7 @@ def test_parts_are_merged_in_the_order_of_the_items_when_all_is_there(tmp_path):
     assert not (tmp_path / SUMMARY).exists()
     write(folder, [record("b", True)], rank=1)
     summary = folder.finish(keys, ABOUT, 3)
-    assert summary == json.loads((tmp_path / SUMMARY).read_text())
+    assert sealed(summary) == json.loads((tmp_path / SUMMARY).read_text())
     assert [json.loads(line)["id"] for line in (tmp_path / RECORDS).read_text().splitlines()] == ["a", "b", "c"]
     assert not list(tmp_path.glob("*part*"))
     assert summary["results"]["complete"]
@@ -212,15 +213,16 @@ def test_only_another_writer_is_taken_for_one(tmp_path, monkeypatch):
 
 
 def before(folder):
-    """Make a finished folder one that was written in format 1: other names, and no word of verdicts."""
+    """Make a finished folder one that was written in format 1: other names, no word of verdicts, and no checksums."""
     for name in ("configuration.json", SUMMARY):
-        told = json.loads((folder / name).read_text())
+        told = unsealed(json.loads((folder / name).read_text()))
         configuration = told["configuration"] if name == SUMMARY else told
         configuration["format"] = 1
         configuration["verifier"] = {"opdlm": "math"}.get(configuration["verifier"], configuration["verifier"])
         (folder / name).write_text(json.dumps(told))
     rows = [json.loads(line) for line in (folder / RECORDS).read_text().splitlines()]
-    lines = [json.dumps({name: value for name, value in row.items() if name != "judged"}) + "\n" for row in rows]
+    left_out = ("judged", "sum")
+    lines = [json.dumps({name: value for name, value in row.items() if name not in left_out}) + "\n" for row in rows]
     (folder / RECORDS).write_text("".join(lines))
 
 
@@ -331,7 +333,7 @@ def test_what_is_no_result_is_said(tmp_path):
         with pytest.raises(ForkLeftError, match=r"records\.jsonl is damaged: expected 2 whole records"):
             read_results(tmp_path)
     path.write_text("".join(lines))
-    whole = json.loads((tmp_path / "sums" / SUMMARY).read_text())
+    whole = unsealed(json.loads((tmp_path / "sums" / SUMMARY).read_text()))
     assert read_results(tmp_path)["sums"].summary == whole
     for wrong in (
         {"results": {}},

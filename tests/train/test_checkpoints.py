@@ -90,3 +90,23 @@ def test_a_final_model_replaces_the_weights_of_an_older_one_and_nothing_else(tmp
     move_files(staged, tmp_path)
     left = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert left == {"model.safetensors": "new", "model_mine.safetensors": "old", "metrics.jsonl": "old"}
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "1", '{"../other": "d"}', '{"/etc/hostname": "d"}', "[" * 100_000])
+def test_a_manifest_that_is_none_is_a_fault(tmp_path, content):
+    (tmp_path / "other").write_text("x")
+    folder = tmp_path / "checkpoint-2"
+    folder.mkdir()
+    (folder / MANIFEST).write_text(content)
+    assert fault(folder).startswith(f"{MANIFEST} is damaged")
+
+
+def test_an_older_checkpoint_is_not_taken_without_a_word(tmp_path, caplog):
+    for step in (2, 4):
+        staged = tmp_path / "staged"
+        staged.mkdir()
+        (staged / "model.safetensors").write_bytes(b"weights")
+        publish(staged, tmp_path / f"checkpoint-{step}")
+    (tmp_path / "checkpoint-4" / "model.safetensors").write_bytes(b"weightt")
+    assert newest_whole(tmp_path).name == "checkpoint-2"
+    assert "checkpoint-4: model.safetensors is damaged; checkpoint-2 is the newest that is" in caplog.text

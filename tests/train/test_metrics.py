@@ -93,3 +93,19 @@ def test_a_tracker_gets_the_figures_under_the_names_that_the_documents_give(tmp_
     documented = {name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])}
     # A random student may never stop, and then has no KL at EOS; a teacher in memory is not waited for.
     assert names | {"eos_kl", "seconds_wait"} == documented
+
+
+def test_damaged_rows_are_left_out_with_a_warning(tmp_path, caplog):
+    file = StepFile(tmp_path / "traces.jsonl", sealed=True)
+    for step in (1, 2, 3):
+        file.write({"step": step, "text": "abc"})
+    lines = file.path.read_text().splitlines(keepends=True)
+    file.path.write_text(lines[0] + lines[1].replace("abc", "abd") + "[1]\n" + lines[2][:9])
+    file.begin(2)
+    assert file.path.read_text() == lines[0]
+    assert "left out 2 damaged line(s)" in caplog.text
+    caplog.clear()
+    # A write that was cut off is no damage.
+    file.path.write_text(lines[0] + lines[1][:9])
+    file.begin(2)
+    assert caplog.text == ""

@@ -1,0 +1,162 @@
+"""Short forms of `make faults`: a few real processes, killed at moments that matter, and started again."""
+
+import json
+import random
+import signal
+
+import pytest
+
+from faults import crashes, damage, disk, scenarios
+from faults.crashes import Fault, episode, left_alone, moment_of
+from faults.spawner import Spawner
+from faults.tally import Tallies, Tally
+from forkleft import files
+from forkleft.digests import json_digest
+from forkleft.evaluate import results
+from forkleft.study import results as study_results
+from forkleft.train import checkpoints, data
+
+
+@pytest.fixture(scope="module")
+def spawner():
+    with Spawner() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def asked():
+    with scenarios.answer_server() as found:
+        yield found
+
+
+def at(whole, moment, number=signal.SIGKILL):
+    """A fault at the first event of a moment."""
+    event = next(event for event in whole.events if moment_of(event) == moment)
+    return Fault(moment, int(number), event=event)
+
+
+def survives(spawner, scenario, folder, *faults):
+    whole = left_alone(spawner, scenario, folder)
+    planned = [at(whole, *fault) for fault in faults]
+    done, lost = episode(spawner, scenario, folder, whole, planned, 0)
+    assert lost == []
+    assert done == planned
+    return whole
+
+
+def test_a_training_that_was_killed_is_the_same(tmp_path, spawner):
+    whole = survives(spawner, scenarios.training(), tmp_path, ("checkpoint rename",), ("report write",))
+    # What the comparison is worth: it sees a row that is missing, one that is there twice, and other weights.
+    run = tmp_path / "run"
+    rows = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    for changed in (rows[1:], [rows[0], *rows]):
+        (run / "metrics.jsonl").write_text("".join(changed))
+        assert "metrics.jsonl has holes or repeats" in " ".join(scenarios.trained_otherwise(whole.folder, run))
+    (run / "metrics.jsonl").write_text("".join(rows))
+    assert scenarios.trained_otherwise(whole.folder, run) == []
+    (run / "model.safetensors").write_bytes((run / "checkpoint-2" / "model.safetensors").read_bytes())
+    assert scenarios.trained_otherwise(whole.folder, run) == ["model.safetensors differs"]
+
+
+def test_an_evaluation_that_was_killed_is_the_same(tmp_path, spawner):
+    whole = survives(spawner, scenarios.evaluation(), tmp_path, ("record write",), ("record write", signal.SIGTERM))
+    path = tmp_path / "run" / "lab-chain-2" / "records.jsonl"
+    path.write_text(path.read_text() + path.read_text().splitlines(keepends=True)[0])
+    assert len(scenarios.evaluated_otherwise(whole.folder, tmp_path / "run")) == 2
+
+
+def test_no_answer_is_asked_for_twice_that_is_on_disk(tmp_path, spawner, asked):
+    scenario = scenarios.answering(asked)
+    whole = left_alone(spawner, scenario, tmp_path)
+    # The first of them makes the file, the others add an answer each.
+    planned = [Fault("answer write", event="write teacher_answers.jsonl", nth=nth) for nth in (4, 2)]
+    assert episode(spawner, scenario, tmp_path, whole, planned, 0) == (planned, [])
+    # The same as if the answers had not been read: everything is asked for again.
+    assert asked.repeated(0, scenarios.kept_answers(whole.folder / "teacher_answers.jsonl"))
+
+
+def test_a_training_that_is_asked_to_end_says_how_to_go_on(tmp_path, spawner):
+    scenario, folder, log = scenarios.training(), tmp_path / "run", tmp_path / "log"
+    spawner.start(scenario.words(folder), log, folder=folder, at="write metrics.jsonl", signal=signal.SIGTERM)
+    assert spawner.wait() == 143
+    last = log.read_text().splitlines()[-1]
+    assert last == (
+        "forkleft: stopped by SIGTERM after update 1, which checkpoint-1 holds; to go on: "
+        f"forkleft train --config {folder}/recipe.yaml --resume_from_checkpoint true"
+    )
+
+
+def test_faults_are_drawn_from_the_seed(tmp_path):
+    whole = crashes.Whole(tmp_path, 2.0, ("make .", "write teacher_answers.jsonl", "rename checkpoint-2"))
+    first, second, other = (
+        [crashes.a_fault(scenarios.training(), whole, draw) for _ in range(40)]
+        for draw in (random.Random(1), random.Random(1), random.Random(2))
+    )
+    assert first == second != other
+    killed = {fault.moment for fault in first if fault.number == signal.SIGKILL}
+    assert killed == {"killed at any time", "killed at answer write", "killed at checkpoint rename"}
+    assert any(fault.number == signal.SIGTERM for fault in first)
+
+
+def test_lost_faults_are_counted():
+    tallies = Tallies()
+    tallies.add("a")
+    tallies.add("b", ["wrong"])
+    tallies.add("a", ["gone", "cut"], injected=5)
+    assert tallies.all() == [Tally("a", 6, ["gone", "cut"]), Tally("b", 1, ["wrong"])]
+    assert [tally.survived for tally in tallies.all()] == [4, 0]
+
+
+def test_cut_lines_do_not_count_as_kept(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    line = json.dumps({"key": json_digest("a"), "text": "one"})
+    path.write_text(f"{line}\n{line[:20]}\n{line}")
+    assert scenarios.kept_answers(path) == ["one"]
+    assert scenarios.kept_answers(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize("subject", damage.SUBJECTS, ids=lambda subject: subject.name)
+def test_damaged_files_are_never_silently_used(tmp_path, monkeypatch, subject):
+    assert damage.damaged_silently(subject, tmp_path / "sealed", 60, random.Random(1)) == []
+    # What the seals are worth: without them, something else is read than was written.
+    for module in (files, results, study_results, data):
+        monkeypatch.setattr(module, "is_intact", lambda row: True)
+    monkeypatch.setattr(checkpoints, "file_digest", lambda path: "")
+    if subject.name != "checkpoints":
+        assert damage.damaged_silently(subject, tmp_path / "open", 60, random.Random(1))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    try:
+        with disk.mounted(tmp_path / "try"):
+            pass
+    except (OSError, PermissionError) as error:
+        pytest.skip(f"a disk of our own cannot be mounted here: {error}")
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_told_and_the_run_goes_on_with_room(tmp_path, spawner, small_disk):
+    scenario = scenarios.training()
+    whole = left_alone(spawner, scenario, tmp_path)
+    needed = disk.pages_of(whole.folder)
+    for room in (0, 5, needed // 2, needed - 2):
+        assert disk.full_disk(spawner, scenario, tmp_path, whole, room) == []
+
+
+def test_a_full_disk_ends_an_evaluation_and_answers_in_one_line(tmp_path, spawner, asked, small_disk):
+    for scenario in (scenarios.evaluation(), scenarios.answering(asked)):
+        work = tmp_path / scenario.name
+        work.mkdir()
+        whole = left_alone(spawner, scenario, work)
+        assert disk.full_disk(spawner, scenario, work, whole, 0) == []
+        said = (work / "full.log").read_text()
+        assert "No space left on device" in said
+        assert disk.read_only(spawner, scenario, work) == []
+        assert "Read-only file system" in (work / "read-only.log").read_text()
+
+
+def test_a_run_that_stands_still_for_a_while_is_the_same(tmp_path, spawner):
+    scenario = scenarios.evaluation()
+    whole = left_alone(spawner, scenario, tmp_path)
+    assert disk.paused(spawner, scenario, tmp_path, whole, "rename lab-chain-2/records.jsonl") == []

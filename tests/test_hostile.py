@@ -1,0 +1,122 @@
+"""Short forms of the hostile input of `make faults`; and what it has found, as tests of their own."""
+
+import io
+import json
+import urllib.request
+
+import pytest
+
+from faults import hostile
+from forkleft.errors import ForkLeftError
+from forkleft.files import is_file, read_appended, read_jsonl, read_yaml
+from forkleft.report.gather import Gathered, read_run_folder
+from forkleft.report.page import page
+from forkleft.report.viewer import compact
+from forkleft.study.spec import read_study
+from forkleft.teacher import connection
+from forkleft.teacher.answers import Answer, AnswerCache
+from forkleft.teacher.connection import Connection
+from forkleft.train.data import read_routes
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize("target", hostile.targets(), ids=lambda target: target.name)
+def test_readers_give_a_value_or_the_error_that_they_promise(tmp_path, target):
+    done, lost = hostile.attacked(target, tmp_path, 20, seed=1)
+    assert lost == []
+    assert done >= 20
+
+
+def test_another_error_and_a_case_without_end_are_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(hostile, "_BOUND", 1)
+
+    def never(value, work):
+        while True:
+            pass
+
+    for read, expected in ((lambda value, work: value["x"], "TypeError"), (never, "TimeoutError: no end after 1 s")):
+        target = hostile.Target("broken", hostile.st.none(), read)
+        _, lost = hostile.attacked(target, tmp_path, 1, seed=1)
+        assert lost and all(text.startswith(expected) for text in lost)
+
+
+def test_brackets_without_end_are_no_json(tmp_path):
+    path = tmp_path / "deep.jsonl"
+    path.write_text(DEEP + "\n")
+    assert [row for _, row in read_appended(path)] == [None]
+    for read in (read_jsonl, lambda path: read_yaml(path, "recipe")):
+        with pytest.raises(ForkLeftError, match=r"deep\.jsonl"):
+            read(path)
+    server = Connection("http://localhost:1", "m")
+    server.send = lambda *request: (DEEP.encode(), None)
+    assert server.listed("http://localhost:1/v1/models") == {}
+
+
+def test_a_text_that_can_be_no_path_is_no_file(tmp_path):
+    assert not is_file(tmp_path / ("a" * 10_000))
+    assert not is_file(tmp_path / "a\0b")
+    path = tmp_path / "study.yaml"
+    said = {"name": "s", "base": "a" * 10_000, "arms": {"a": {}}, "seeds": [1], "benchmarks": ["lab-chain-2"]}
+    path.write_text(json.dumps(said))
+    with pytest.raises(ForkLeftError, match="there is no base recipe"):
+        read_study(path)
+
+
+def test_a_level_of_an_effect_must_be_a_list(tmp_path):
+    hostile._written(tmp_path / "base.yaml", hostile.yaml.safe_dump(hostile._recipe()))
+    path = tmp_path / "study.yaml"
+    path.write_text(json.dumps(hostile._study() | {"effects": {"f": {"x": 5, "y": ["b"]}}}))
+    with pytest.raises(ForkLeftError, match="expected a list of arms at each level, found 5"):
+        read_study(path)
+
+
+@pytest.mark.parametrize("row", [{"ids": ["a"], "routes": [[1]]}, {"ids": [{}], "routes": ["CE"]}, {"ids": 1}])
+def test_routes_that_are_none_are_told(tmp_path, row):
+    path = tmp_path / "routes.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    with pytest.raises(ForkLeftError, match=r"routes\.jsonl, line 1"):
+        read_routes(path)
+
+
+@pytest.mark.parametrize("change", [{"kl": [1]}, {"student_accuracy": "high"}, {"route_gold": None}])
+def test_rows_of_metrics_without_numbers_are_left_out_of_a_report(tmp_path, change):
+    good = hostile._metrics()
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(good) + "\n" + json.dumps(good | {"step": 2} | change) + "\n")
+    run = read_run_folder(tmp_path, "run")
+    assert [row["step"] for row in run.updates] == [1]
+    assert "1 line torn" in run.notes[0]
+    assert page(Gathered(runs=[run])).endswith("</html>\n")
+
+
+def test_a_report_needs_all_routes_of_an_update(tmp_path):
+    row = hostile._metrics()
+    del row["route_gold"]
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    assert read_run_folder(tmp_path, "run").updates == []
+
+
+def test_a_trace_with_numbers_without_end_is_left_out():
+    assert compact(hostile._trace()) is not None
+    assert compact(hostile._trace() | {"commit_pass": [1, float("inf")]}) is None
+
+
+def test_an_answer_of_another_kind_is_not_trusted_even_if_its_sum_is_right(tmp_path):
+    cache = AnswerCache(tmp_path / "answers.jsonl")
+    cache.put({"k": Answer("4", True), "l": Answer(5, True), "m": Answer("6", "yes")})
+    again = AnswerCache(tmp_path / "answers.jsonl")
+    assert (again.get("k"), again.get("l"), again.get("m")) == (Answer("4", True), None, None)
+
+
+def test_a_reply_must_not_fill_the_memory(monkeypatch):
+    class Endless(io.RawIOBase):
+        headers = None
+
+        def read(self, size=-1):
+            assert size >= 0, "a reply is read without a bound"
+            return b"x" * size
+
+    monkeypatch.setattr(connection, "_LARGEST_REPLY", 1000)
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *request, **settings: Endless())
+    with pytest.raises(ValueError, match="at most 1000 bytes, found more"):
+        Connection("http://localhost:1", "m").send("http://localhost:1", {})

@@ -1,0 +1,147 @@
+"""What SECURITY.md promises, line by line; the playground's promises are tested in tests/report/play."""
+
+import ast
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import forkleft
+from faults import scenarios
+from faults.spawner import Spawner
+from forkleft.errors import ForkLeftError
+from forkleft.evaluate.evaluation import check_evaluation
+from forkleft.evaluate.protocols import Settings
+from forkleft.evaluate.results import read_results
+from forkleft.files import read_yaml
+from forkleft.report.gather import Gathered, read_run_folder
+from forkleft.report.page import page
+from forkleft.study.spec import read_study
+
+PACKAGE = Path(forkleft.__file__).parent
+SECRETS = {
+    name: f"secret-of-{name.lower().replace('_', '-')}"
+    for name in ("HF_TOKEN", "FORKLEFT_ANSWERS_API_KEY", "FORKLEFT_TEACHER_API_KEY")
+}
+_UNSAFE_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+
+
+def unsafe(source: str) -> list[str]:
+    """Calls and imports in a program that would run what somebody else wrote."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            found += [name for name in modules if name.partition(".")[0] in _UNSAFE_MODULES]
+        if not isinstance(node, ast.Call):
+            continue
+        name, keywords = ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
+        if name in ("eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml.unsafe_load"):
+            found.append(name)
+        if keywords.get("shell") == "True":
+            found.append(f"{name}(shell=True)")
+        if name == "yaml.load" and "YamlLoader" not in ast.unparse(node):
+            found.append(name)
+        if name == "torch.load" and keywords.get("weights_only") != "True":
+            found.append(name)
+    return found
+
+
+def test_the_package_runs_nothing_that_others_wrote():
+    assert {str(path): found for path in PACKAGE.rglob("*.py") if (found := unsafe(path.read_text()))} == {}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        *("eval('1')", "exec(x)", "import pickle", "from pickle import loads", "import os; os.system('ls')"),
+        *("subprocess.run('ls', shell=True)", "yaml.load(x)", "yaml.load(x, yaml.Loader)", "torch.load('x.pt')"),
+    ],
+)
+def test_the_search_finds_what_it_looks_for(program):
+    assert unsafe(program)
+
+
+def test_yaml_makes_no_objects(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"student: !!python/object/apply:os.mkdir ['{tmp_path}/made']\n")
+    with pytest.raises(ForkLeftError, match="is no YAML file"):
+        read_yaml(path, "recipe")
+    assert not (tmp_path / "made").exists()
+
+
+def test_files_of_others_import_no_verifier(tmp_path, monkeypatch):
+    (tmp_path / "evil_verifier.py").write_text(f"open('{tmp_path}/ran', 'w')\ndef judge(*a): return []\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "evil_verifier:judge"
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "recipe.yaml").write_text(f"verifier: {name}\n")
+    (run / "forkleft.json").write_text(json.dumps({"verifier": name}))
+    (run / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
+    assert page(Gathered(runs=[read_run_folder(run, "run")]))
+    results = tmp_path / "results"
+    results.mkdir()
+    record = {"id": "a", "sample": 0, "item": "", "prompt": "", "cluster": "a", "answer": "1", "response": "1"}
+    record |= {"extracted": "1", "correct": True, "tokens": 1, "forwards": 1, "stopped": True, "log_probs": None}
+    (results / "records.jsonl").write_text(json.dumps(record) + "\n")
+    accuracy = {"value": 1.0, "low": 0.0, "high": 1.0}
+    said = {"benchmark": "b", "protocol": "generated", "verifier": name, "model": {"kind": "diffusion"}}
+    figures = {"items": 1, "expected_items": 1, "samples": 1, "accuracy": accuracy}
+    (results / "summary.json").write_text(json.dumps({"results": figures, "configuration": said}))
+    assert read_results(results)["b"].summary["configuration"]["verifier"] == name
+    assert "evil_verifier" not in sys.modules
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["../out", "..", "/tmp/out", "a/b", ".", "cells", "a\0b"])
+def test_a_study_writes_nowhere_but_in_its_output(tmp_path, name):
+    (tmp_path / "base.yaml").write_text(json.dumps({"student": "s", "teacher": "t", "train_data": "d"}))
+    said = {"name": name, "base": "base.yaml", "arms": {"a": {}}, "seeds": [1], "benchmarks": ["lab-chain-2"]}
+    path = tmp_path / "study.yaml"
+    path.write_text(json.dumps(said))
+    with pytest.raises(ForkLeftError, match="name is that of a folder"):
+        read_study(path)
+
+
+@pytest.mark.parametrize("option", ["output_dir", "answer_cache", "resume_from_checkpoint"])
+def test_an_arm_cannot_say_where_its_files_go(tmp_path, option):
+    base = {"student": "lab:student-block", "teacher": "lab:teacher-strong", "train_data": "lab:train"}
+    (tmp_path / "base.yaml").write_text(json.dumps(base | {"output_dir": "/elsewhere"}))
+    said = {"name": "s", "base": "base.yaml", "arms": {"a": {option: "/elsewhere"}}, "seeds": [1]}
+    path = tmp_path / "study.yaml"
+    path.write_text(json.dumps(said | {"benchmarks": ["lab-chain-2"]}))
+    with pytest.raises(ForkLeftError, match=option):
+        read_study(path)
+
+
+@pytest.mark.parametrize("name", ["../b", "..", "/b", ".hidden", ""])
+def test_a_benchmark_writes_nowhere_but_in_the_output(tmp_path, name):
+    from dataclasses import replace
+
+    from forkleft.lab.benchmarks import LAB_BENCHMARKS
+
+    benchmark = replace(LAB_BENCHMARKS["lab-chain-2"], name=name)
+    with pytest.raises(ForkLeftError, match="names a folder of the results"):
+        check_evaluation([benchmark], tmp_path, settings=Settings())
+
+
+def test_keys_and_tokens_reach_no_file_of_a_run(tmp_path, monkeypatch):
+    for name, secret in SECRETS.items():
+        monkeypatch.setenv(name, secret)
+    hidden = [*SECRETS.values(), "secret-of-the-hub"]
+    with Spawner() as spawner, scenarios.answer_server() as asked:
+        for name, words in (
+            ("answer", scenarios.answering(asked).words(tmp_path / "answers")),
+            ("train", [*scenarios.training().words(tmp_path / "run"), "--hub_token", "secret-of-the-hub"]),
+            ("eval", scenarios.evaluation().words(tmp_path / "results")),
+        ):
+            spawner.start(words, tmp_path / f"{name}.log")
+            assert spawner.wait() == 0, (tmp_path / f"{name}.log").read_text()
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.parent.name.startswith("checkpoint-") for path in written)
+    told = {str(path) for path in written for secret in hidden if secret.encode() in path.read_bytes()}
+    assert told == set()
+    assert os.environ["HF_TOKEN"] == SECRETS["HF_TOKEN"]
