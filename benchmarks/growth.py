@@ -38,7 +38,10 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class Work:
-    """Tokens through the layers, (query, key) pairs in each layer, rows through the head."""
+    """Tokens through the layers, (query, key) pairs in each layer, rows through the head.
+
+    The feed-forward network of the student's last layer is needed only for rows that are read.
+    """
 
     tokens: int = 0
     pairs: int = 0
@@ -47,15 +50,21 @@ class Work:
     def __add__(self, other: "Work") -> "Work":
         return Work(self.tokens + other.tokens, self.pairs + other.pairs, self.rows + other.rows)
 
-    def products(self, model: PreTrainedModel) -> int:
-        """FLOPs of the linear layers and the head."""
-        linear = [module.weight.numel() for module in model.base_model.modules() if isinstance(module, torch.nn.Linear)]
-        return 2 * self.tokens * sum(linear) + 2 * self.rows * model.get_output_embeddings().weight.numel()
+    def products(self, model: PreTrainedModel, *, whole: bool = False) -> int:
+        """FLOPs of the linear layers and the head. whole: also the last layer is computed for all tokens."""
+        last = 0 if whole else _linear(model.base_model.layers[-1].mlp)
+        linear = _linear(model.base_model) - last
+        return 2 * self.tokens * linear + 2 * self.rows * (last + model.get_output_embeddings().weight.numel())
 
     def attention(self, model: PreTrainedModel) -> int:
         """FLOPs of queries times keys and weights times values."""
         config = model.config
         return 4 * self.pairs * config.num_hidden_layers * config.num_attention_heads * config.head_dim
+
+
+def _linear(module: torch.nn.Module) -> int:
+    """The weights of all linear layers in it."""
+    return sum(part.weight.numel() for part in module.modules() if isinstance(part, torch.nn.Linear))
 
 
 def _block(start: int) -> Work:
@@ -158,12 +167,14 @@ class Update:
         # computed once more: five products for two.
         again = Work(rows=live.rows) + asked
         model = self.student.model
-        readout = live + probe + asked
+        readout = live + probe
+        # The head alone: of the teacher's rows, and of all in the backward.
+        asked_head, again_head = asked.products(model, whole=True), again.products(model, whole=True)
         return {
             "rollout": (rollout.products(model), rollout.attention(model)),
-            "teacher": (teacher.products(model), teacher.attention(model)),
-            "readout": (readout.products(model), readout.attention(model)),
-            "backward": (2 * live.products(model) + again.products(model), 5 * live.attention(model) // 2),
+            "teacher": (teacher.products(model, whole=True), teacher.attention(model)),
+            "readout": (readout.products(model) + asked_head, readout.attention(model)),
+            "backward": (2 * live.products(model) + again_head, 5 * live.attention(model) // 2),
         }
 
     def check_products(self) -> None:

@@ -88,7 +88,7 @@ def bare_forwards(
     rollout()
     del student.hidden, student.logits
     caches: dict[int, DynamicCache] = {}
-    for _, positions_N, _ in calls:
+    for _, positions_N, *_ in calls:
         before = int(positions_N[0])
         if before and before not in caches:
             caches[before] = DynamicCache(config=model.config)
@@ -98,7 +98,7 @@ def bare_forwards(
 
     @torch.no_grad()
     def replay() -> None:
-        for (ids_N, positions_N, _), row in zip(calls, rows, strict=True):
+        for (ids_N, positions_N, *_), row in zip(calls, rows, strict=True):
             ids, positions = ids_N.view(ROWS, -1), positions_N.view(ROWS, -1)
             before, new = int(positions_N[0]), ids.shape[1]
             cache = caches.get(before)
