@@ -4,6 +4,8 @@
 
 Both right, the teacher alone, the student alone, or neither: the verdicts that decide how ForkLeft would supervise each
 question (paper eq. `fork`). Only on the questions that the teacher alone gets right do its distributions teach.
+
+The answers here are single digits, and a wrong chain may end in the right one. Such luck is counted too.
 """
 
 import json
@@ -23,6 +25,7 @@ from forkleft.prompts import prompt_ids
 from forkleft.rollout import generate
 from forkleft.rollout.orders import OrderName
 from forkleft.students import Student, load_student
+from forkleft.verify import Verifier
 
 ROUTE_ORDERS: tuple[OrderName, ...] = ("high_entropy", "low_entropy", "confidence")
 # As the paper names the pairs of verdicts in its diagnostics.
@@ -32,12 +35,14 @@ ROUTES = {
     Route.EXCLUDE: "student only",
     Route.GOLD: "neither",
 }
+LUCK = "by luck"
 
 
 def count_routes(taught: Sequence[bool], student: Student, items: ItemSet, order: OrderName) -> dict[str, int]:
     """How many questions each route gets when the student writes in `order`, one token a pass.
 
-    taught: whether the teacher is right on each of them.
+    taught: whether the teacher is right on each of them. `by luck`: on how many the student's answer is right, but not
+    every step before it.
     """
     benchmark = items.benchmark
     prompts = [prompt_ids(student.text_tokenizer, benchmark.messages(item)) for item in items.items]
@@ -45,7 +50,9 @@ def count_routes(taught: Sequence[bool], student: Student, items: ItemSet, order
     texts = [trajectory.text or "" for trajectory in written]
     found = benchmark.verifier.judge(texts, [item.answer for item in items.items])
     routes = [route_of(a_s, a_t) for a_s, a_t in zip(found, taught, strict=True)]
-    return {name: routes.count(route) for route, name in ROUTES.items()}
+    whole = Verifier("exact").judge(texts, [item.solution or "" for item in items.items])
+    lucky = sum(right and not exact for right, exact in zip(found, whole, strict=True))
+    return {name: routes.count(route) for route, name in ROUTES.items()} | {LUCK: lucky}
 
 
 def print_routes(teacher: str, students: Sequence[str], set_name: str, *, as_json: bool = False) -> None:
@@ -76,10 +83,10 @@ def print_routes(teacher: str, students: Sequence[str], set_name: str, *, as_jso
 
 def routes_table(title: str, rows: Sequence[Sequence[str]]) -> Table:
     """A table that has room for the longest student's name in 80 columns: its headings stand on two lines."""
-    table = Table(title=title, box=box.SIMPLE_HEAD)
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("student", "order"):
         table.add_column(column, no_wrap=True)
-    for column in ROUTES.values():
+    for column in (*ROUTES.values(), LUCK):
         table.add_column(column.replace(" ", "\n"), justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*row)

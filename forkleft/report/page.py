@@ -31,7 +31,11 @@ STYLES = ("colours.css", "page.css")
 SCRIPTS = ("tokens.js", "viewer.js", "walk.js", "orders.js", "page.js")
 # Characters of a question in a list.
 _LABEL = 60
-_JUDGED = "Only the final answer is judged, not the steps before it."
+_JUDGED = {
+    "final": "Only the final answer is judged, not the steps before it.",
+    "whole": "The whole answer is judged, every step of it.",
+    "own": "",
+}
 _SECTIONS = {
     "result": "Gains",
     "viewer": "Fork viewer",
@@ -96,21 +100,25 @@ def page(found: Gathered) -> str:
             "summary": sections.summary(found),
             **parts,
             "measured": sections.measured(found) if parts["result"] else "The gain itself was not measured.",
-            "judged": _JUDGED if all(run["final_only"] for run in runs) else "",
+            "judged": _JUDGED[judged.pop()] if len(judged := {run["judges"] for run in runs}) == 1 else "",
             "data": "\n".join(json_block(name, value) for name, value in blocks.items()),
         },
     )
 
 
 def _run(run: Run) -> dict[str, Any]:
-    """What the viewer needs to know of a run. final_only: its verifier reads no more than the final answer."""
+    """What the viewer needs to know of a run.
+
+    judges: what its verifier reads: the final answer, the whole of it, or what the user's own function does.
+    """
     verifier = str(run.options.get("verifier", "math"))
     return {
         "name": run.name,
         "order": run.options.get("rollout_order", "high_entropy"),
         "view": run.options.get("view", "prefix"),
         "verifier": verifier,
-        "final_only": verifier in KINDS,
+        "judges": {"exact": "whole"}.get(verifier, "final" if verifier in KINDS else "own"),
+        "lab": str(run.options.get("train_data", "")).startswith("lab:"),
         "routed": run.options.get("supervision", "routed") == "routed",
     }
 

@@ -69,7 +69,7 @@ function show(index) {
   $("question").value = String(index);
   drawPrompt($("prompt"), state.trace.prompt);
   const run = runOf(index);
-  $("lab-note").hidden = run.verifier !== "lab";
+  $("lab-note").hidden = !run.lab;
   const otherwise = [run.order, run.view].map((name) => OTHERWISE[name]).filter(Boolean);
   $("otherwise").hidden = !otherwise.length;
   $("otherwise").textContent = otherwise.join(" ");
@@ -180,7 +180,11 @@ function drawWhy() {
   const name = make("p", "");
   name.append(make("span", "route-name", title));
   const run = runOf(state.index);
-  const judged = run.final_only ? "Only the final answer is judged, not the steps before it: a right answer counts as right, even after a wrong step." : `The run’s own verifier, ${run.verifier}, has judged both.`;
+  const judged = {
+    final: "Only the final answer is judged, not the steps before it: a right answer counts as right, even after a wrong step.",
+    whole: "The whole answer is judged: one wrong step makes it wrong, whatever its end says.",
+    own: `The run’s own verifier, ${run.verifier}, has judged both.`,
+  }[run.judges];
   const parts = [table, make("p", "small", judged), name, make("p", "small", run.routed ? meaning : "This run teaches every question alike, whoever is right.")];
   const more = make("details");
   more.append(make("summary", "small", "What the teacher wrote"), make("p", "said", trace.teacher_answer ?? "not kept"));

@@ -20,7 +20,7 @@ function walkSteps() {
   const teacher = trace.teacher_alternatives[k];
   const answer = (said) => (said === null || said === "" ? "(none found)" : quoted(said));
   const others = position === fork ? "" : " It is another place than the fork: where to teach is drawn at random.";
-  const judged = runOf(state.index).final_only ? "Only the final answer is judged: " : "The answer ";
+  const judged = { final: "Only the final answer is judged: ", whole: "Every step is judged: ", own: "The answer " }[runOf(state.index).judges];
   const all = place.size > 1 ? ` The same is done at all ${place.size} ●.` : "";
   const last = data.showcase.length ? "The next part shows answers from before and after training; whether it helped is for figures over many questions to say, not for a few examples." : "Whether it helped is for figures over many questions to say.";
   return [

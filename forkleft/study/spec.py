@@ -27,7 +27,7 @@ from forkleft.evaluate.protocols import Settings
 from forkleft.files import is_file, read_yaml
 from forkleft.lab.benchmarks import LAB_BENCHMARKS
 from forkleft.objective.routes import Route
-from forkleft.train.recipes import checked_options, option_words, read_options
+from forkleft.train.recipes import checked_options, default_of, option_words, options, read_options
 
 _KEYS = (
     *("name", "about", "base", "set", "arms", "seeds", "with_seed", "benchmarks", "limit", "decoding", "curve"),
@@ -231,11 +231,15 @@ def _overrides(words: Sequence[str], arms: Iterable[str]) -> tuple[dict[str, Any
 
 
 def _own(path: Path | str, key: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of an arm, checked. Raises ForkLeftError for unknown ones, and for those that the study sets itself."""
+    """Options of an arm, checked; one without a value has its default, whatever the base says.
+
+    Raises ForkLeftError for unknown ones, and for those that the study sets itself.
+    """
     where = f"{path}, {key}" if key else str(path)
     if ours := [option for option in values if option in _OURS]:
         raise ForkLeftError(f"{where}: {ours[0]} is for the study to say in each cell; leave it out")
-    return checked_options(values, where)
+    said = checked_options(values, where)
+    return said | {name: default_of(option) for name, option in options().items() if name in values.keys() - said}
 
 
 def _turn(path: Path, option: str, listed: Any) -> list[Any]:

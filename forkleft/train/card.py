@@ -21,8 +21,11 @@ from forkleft.train.run_config import RunConfig
 
 _TAGS = ("forkleft", "diffusion-language-model")
 # Questions to try a model with, by its verifier. Its training questions may not be ours to publish.
+_CHAIN = "a=7;b=a+5;c=b-a;c?"
 _QUESTIONS = {
-    "lab": "a=7;b=a+5;c=b-a;c?",
+    # The lab trains with `exact`, and is measured with `lab`.
+    "lab": _CHAIN,
+    "exact": _CHAIN,
     "choice": "Which of these numbers is prime?\nA. 4\nB. 6\nC. 7\nD. 9",
     "math": "A train has 7 carriages of 48 seats each. How many seats is that?",
 }

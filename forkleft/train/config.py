@@ -34,8 +34,8 @@ class ForkLeftConfig(RunConfig):
     # Supervision.
     verifier: str = option(
         "math",
-        "How answers are checked: math, opdlm (as the paper's scorer does), choice, lab, or your own function as "
-        "package.module:function.",
+        "How answers are checked: math, opdlm (as the paper's scorer does), choice, lab, exact (the "
+        "whole response), or your own function as package.module:function.",
     )
     supervision: str = option(
         ObjectiveSettings.supervision,

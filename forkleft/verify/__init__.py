@@ -19,7 +19,7 @@ from forkleft.verify.pool import shared_pool
 
 _LOG = logging.getLogger(__name__)
 
-Kind = Literal["math", "opdlm", "choice", "lab"]
+Kind = Literal["math", "opdlm", "choice", "lab", "exact"]
 KINDS: tuple[str, ...] = get_args(Kind)
 # The kinds that are judged in worker processes.
 MATHEMATICAL = ("math", "opdlm")
@@ -47,8 +47,9 @@ class Verifier:
 
     kind: `math` compares values (0.5 is 1/2), in worker processes with bounds of time and memory; `opdlm` does the same
     exactly like OPDLM's scorer, for the paper's figures; `choice` compares the letter chosen among `letters`; `lab` is
-    for the lab's chains. `docs/evaluation.md` has the details. function: the user's own instead; then `kind` is its
-    name in results and errors.
+    for the lab's chains; `exact` wants the whole response to be the answer, so that no step of it is left unjudged.
+    `docs/evaluation.md` has the details. function: the user's own instead; then `kind` is its name in results and
+    errors.
     """
 
     kind: str = "math"
@@ -120,13 +121,13 @@ class Verifier:
                     "name the offered letters with letters=…"
                 )
         return [
-            Judgement(choice is not None and choice == answer, choice)
+            Judgement(choice is not None and choice == answer.strip(), choice)
             for choice, answer in zip(found, answers, strict=True)
         ]
 
     def extract(self, response: str) -> str | None:
-        """The final answer written in `response`, None if there is none. For a function of the user, all of it."""
-        if self.function is not None:
+        """The final answer written in `response`, None if there is none. For `exact` and for a function, all of it."""
+        if self.kind == "exact" or self.function is not None:
             return response.strip() or None
         if self.kind in MATHEMATICAL:
             return shared_pool().judge([(self.kind, response, None)])[0][1]

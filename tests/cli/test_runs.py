@@ -92,9 +92,9 @@ def test_a_teacher_of_a_gguf_file_has_its_name(monkeypatch, file):
 
 def test_a_recipe_names_a_verifier_of_the_user_s(tmp_path, capsys, monkeypatch):
     code = "from forkleft import Verifier\n\ndef mine(responses, answers):\n"
-    (tmp_path / "my_judges.py").write_text(code + "    return Verifier('lab').judge(responses, answers)\n")
+    (tmp_path / "my_judges.py").write_text(code + "    return Verifier('exact').judge(responses, answers)\n")
     recipe, output = tmp_path / "mine.yaml", tmp_path / "run"
-    recipe.write_text(Path(LAB).read_text().replace("verifier: lab", "verifier: my_judges:mine"))
+    recipe.write_text(Path(LAB).read_text().replace("verifier: exact", "verifier: my_judges:mine"))
     words = ["--config", str(recipe), *QUICK, "--output_dir", str(output)]
     assert main(["train", *words]) == 2
     assert "cannot take the verifier my_judges:mine: ModuleNotFoundError" in capsys.readouterr().err

@@ -41,6 +41,12 @@ def test_what_decides_an_option(tmp_path):
     assert some.seeds == (2,) and some.options("a", 2) == study.options("a", 2)
 
 
+def test_an_option_without_a_value_has_its_default_whatever_the_base_says(tmp_path):
+    study = read_study(study_file(tmp_path, arms={"a": {"rho": None, "columns": None}, "b": {}}, compare=None))
+    assert study.options("b", 1)["rho"] == 0.5 and study.options("b", 1)["columns"] == {"answer": "solution"}
+    assert study.options("a", 1)["rho"] == 0.25 and study.options("a", 1)["columns"] is None
+
+
 def test_students_of_several_pretraining_seeds_take_turns(tmp_path):
     students = ["lab:one", "lab:two", "lab:three"]
     arms = {"block": {}, "shifted": {"with_seed": {"student": ["lab:x", "lab:y"]}}, "alone": {"student": "lab:z"}}

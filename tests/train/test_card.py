@@ -91,7 +91,8 @@ def test_the_code_in_the_card_runs_as_it_stands_where_the_training_was_started(t
 
 def test_the_question_in_the_card_is_of_the_kind_that_the_student_learned(tmp_path):
     trainer = make_trainer(tmp_path)
-    for verifier, text in (("math", "How many"), ("opdlm", "How many"), ("choice", "\\nA. 4\\nB. 6"), ("lab", "a=7;")):
+    kinds = {"math": "How many", "opdlm": "How many", "choice": "\\nA. 4\\nB. 6", "lab": "a=7;", "exact": "a=7;"}
+    for verifier, text in kinds.items():
         trainer.args.verifier = verifier
         (question,) = re.findall(r"question = (.*)", card_of(trainer, None))
         assert text in question

@@ -34,7 +34,7 @@ def test_every_field_of_ours_says_what_it_is():
         ({"rho": 2.0}, "rho .* expected 0 to 1, found 2.0"),
         ({"view": "left"}, "view must be one of prefix, target_masked"),
         ({"rollout_order": "hottest"}, "rollout_order must be one of high_entropy, .*found 'hottest'"),
-        ({"verifier": "maths"}, "unknown verifier kind 'maths'; there are math, opdlm, choice, lab"),
+        ({"verifier": "maths"}, "unknown verifier kind 'maths'; there are math, opdlm, choice, lab, exact"),
         ({"verifier": "choice", "letters": "1234"}, "expected capital letters of the offered choices, found '1234'"),
         ({"eval_decoding": "fast"}, "eval_decoding must be one of static, native, found 'fast'"),
         ({"long_prompts": "cut"}, "long_prompts must be one of refuse, skip"),

@@ -47,13 +47,13 @@ def test_a_right_choice_must_be_offered():
 
 
 def test_unknown_kind_names_what_exists():
-    with pytest.raises(ForkLeftError, match="unknown verifier kind 'lap'; there are math, opdlm, choice, lab"):
+    with pytest.raises(ForkLeftError, match="unknown verifier kind 'lap'; there are math, opdlm, choice, lab, exact"):
         verify("#2", "2", "lap")
 
 
-@pytest.mark.parametrize("kind", ["lab", "math", "opdlm", "choice"])
+@pytest.mark.parametrize("kind", ["lab", "math", "opdlm", "choice", "exact"])
 def test_a_batch_keeps_its_order(kind):
-    form = {"lab": "#{}", "math": "\\boxed{{{}}}", "opdlm": "\\boxed{{{}}}", "choice": "answer: {}"}[kind]
+    form = {"lab": "#{}", "choice": "answer: {}", "exact": "{}"}.get(kind, "\\boxed{{{}}}")
     a, b, c = "ABC" if kind == "choice" else "234"
     responses = [form.format(a), form.format(b), "", form.format(c)]
     assert Verifier(kind).judge(responses, [a, a, a, c]) == [True, False, False, True]
@@ -66,6 +66,15 @@ def test_a_batch_keeps_its_order(kind):
 def test_extract():
     assert Verifier("lab").extract("b=1+1=2;#2") == "2"
     assert Verifier("lab").extract("b=1+1=2;") is None
+    assert Verifier("exact").extract(" b=1+1=2;#2\n") == "b=1+1=2;#2"
+
+
+def test_exact_judges_every_step():
+    solution = "b=1+1=2;c=2*5=0;#0"
+    lucky = "b=1+1=0;c=0*5=0;#0"
+    assert verify(lucky, "0", "lab") and verify(solution, "0", "lab")
+    assert verify(f"{solution}\n", solution, "exact") and not verify(lucky, solution, "exact")
+    assert not verify("", solution, "exact")
 
 
 def test_the_import_is_cheap():

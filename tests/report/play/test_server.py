@@ -63,7 +63,7 @@ def test_the_page_knows_what_there_is_to_choose(client, player):
     assert choices["models"][0]["name"] == "lab:student-block" and choices["models"][0]["context"] == 512
     # The lab's students are of no family with settings of its own; their answers have a verifier of their own.
     assert choices["decodings"] == ["static"] and choices["orders"][0] == "confidence"
-    assert choices["verifier"] == "lab" and set(choices["verifiers"]) == {"math", "opdlm", "choice", "lab"}
+    assert choices["verifier"] == "lab" and set(choices["verifiers"]) == {"math", "opdlm", "choice", "lab", "exact"}
     own = Verifier("my.judge:function", function=lambda responses, answers: [True] * len(answers))
     with TestClient(playground([player], own, "127.0.0.1"), BASE) as other:
         assert other.get("/choices").json()["verifiers"][0] == "my.judge:function"
