@@ -99,6 +99,9 @@ class Simulation(TorchDispatchMode):
         self._tensor = torch.tensor
         torch.tensor = self._make
         SimulatedTensor.tolist = lambda tensor: self._list(tensor)
+        SimulatedTensor.new_tensor = lambda tensor, data, *, dtype=None: self._make(
+            data, dtype=dtype or tensor.dtype, device=SIM
+        )
         SimulatedTensor.__getitem__ = lambda tensor, index: torch.Tensor.__getitem__(tensor, self._tensors(index))
         SimulatedTensor.__setitem__ = lambda tensor, index, value: torch.Tensor.__setitem__(
             tensor, self._tensors(index), value
@@ -109,7 +112,7 @@ class Simulation(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         torch.tensor = self._tensor
-        for name in ("tolist", "__getitem__", "__setitem__"):
+        for name in ("tolist", "new_tensor", "__getitem__", "__setitem__"):
             delattr(SimulatedTensor, name)
 
     def counted(self) -> Counter[str]:

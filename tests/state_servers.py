@@ -27,8 +27,10 @@ class FakeVllm:
 
     @torch.no_grad()
     def states(self, ids):
-        hidden_TE = self.model.base_model(input_ids=torch.tensor([ids]), use_cache=False)[0][0].float()
-        return self.change(hidden_TE.to(self.dtype).float())
+        hidden_TE = self.model.base_model(input_ids=torch.tensor([ids]), use_cache=False)[0][0]
+        # What is computed in fewer bits is sent in more.
+        wide = torch.promote_types(self.dtype, torch.float32)
+        return self.change(hidden_TE.to(self.dtype).to(wide))
 
     def answer(self, handler, body):
         with self.lock:

@@ -1,5 +1,6 @@
 """Everything that runs on a device, on a simulated one: the same numbers as on the CPU, nothing mixed, few waits."""
 
+from concurrent.futures import Future
 from dataclasses import fields, replace
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import torch
 from exact import assert_exact
 from questions import Question, plan
 from simulated_device import SIM, Simulation
+from state_servers import FakeVllm, serving
 from tiny import FAMILIES, STOP, VOCABULARY, family_name, slot_tokenizer, tiny_model, tiny_student, tiny_tokenizer
 
 from forkleft.devices import on_device
@@ -24,7 +26,7 @@ from forkleft.prompts import Reading
 from forkleft.rollout import generate
 from forkleft.students import Family, save_student
 from forkleft.study.probe import probe_forks, probe_views
-from forkleft.teacher import AnswerCache, Teacher
+from forkleft.teacher import AnswerCache, StateServer, Teacher, load_teacher
 from forkleft.train.collect import Clock, Collector
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.prepare import prepare_examples
@@ -279,6 +281,58 @@ def test_the_local_teacher():
         assert_exact(one.held, other)
     # Transformers looks once in a forward whether sequences are packed.
     assert len(simulation.waits) <= batches, simulation.counted()
+
+
+def test_a_teacher_on_a_server(tmp_path, monkeypatch):
+    """Its head is on the device; what the server sends is on the CPU, and goes there where a loss needs it."""
+    local = teacher_on("cpu", tiny_tokenizer())
+    for part in (local.model, local.tokenizer):
+        part.save_pretrained(tmp_path)
+    settings = ObjectiveSettings(budget=7, rho=0.5, mu=0.02, supervision="opd")
+    known = [replace(reading, response=greedy(local, reading), positions=range(6)) for reading in READINGS]
+
+    def at_once(server, asks, over):
+        """A simulation is seen by its own thread alone."""
+        futures = [Future() for _ in asks]
+        for future, ask in zip(futures, asks, strict=True):
+            future.set_result(ask())
+        return futures
+
+    def of(device, url):
+        server = StateServer(url, "teacher", attempts=1)
+        remote, student = load_teacher(tmp_path, dtype=torch.float64, server=server), student_on(device, FAMILIES[3])
+        remote.place(torch.device(device))
+        assert remote.head_weight.device.type == torch.device(device).type
+        remote.check(known)
+        lessons = [plan(question, settings, (STOP,), seed=5, update=3) for question in BATCH]
+        hidden = remote.ask([Reading(lesson.name, lesson.prompt, *lesson.taught) for lesson in lessons])
+        lessons = [replace(lesson, teacher_hidden_SE=one) for lesson, one in zip(lessons, hidden, strict=True)]
+        how = {"batch_size": 4, "teacher_weight_VE": remote.head_weight}
+        forks = []
+        update_loss(student, lessons, settings, watch=forks.append, **how)
+        simulation.waits.clear()
+        return student, update_loss(student, lessons, settings, **how)[0], forks
+
+    # The server's own model is outside of the simulation, in the threads of the server.
+    fake = FakeVllm(local.model)
+    fake.dtype = torch.float64
+    monkeypatch.setattr(StateServer, "begin", at_once)
+    with serving(fake) as url, Simulation() as simulation:
+        other, expected, other_forks = of("cpu", url)
+        student, loss, forks = of(SIM, url)
+        # As with the teacher in memory, and once for all hidden states.
+        assert len(simulation.waits) == 4, simulation.counted()
+        assert_exact(loss.held, expected.detach())
+        assert_same_gradients(student, loss, other, expected)
+    assert [fork.position for fork in forks] == [fork.position for fork in other_forks]
+
+
+def greedy(teacher, reading, tokens=6):
+    """What the teacher itself writes after a prompt, which it finds likely."""
+    ids = list(reading.prompt)
+    for _ in range(tokens):
+        ids.append(teacher.model(input_ids=torch.tensor([ids])).logits[0, -1, :VOCABULARY].argmax().item())
+    return ids[-tokens:]
 
 
 WRITTEN = Benchmark("written", 3, "generated", "lab", PLAIN, "MIT", max_new_tokens=6)

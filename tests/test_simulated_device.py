@@ -41,6 +41,7 @@ def test_it_refuses_to_mix(mixing):
         (0, lambda x: x.__setitem__(slice(0, 2), 5.0)),
         (1, lambda x: torch.tensor([1, 2, 3]).to(SIM)),
         (1, lambda x: torch.tensor([1, 2, 3], device=SIM)),
+        (1, lambda x: x + x.new_tensor([1, 2, 3])),
         (1, lambda x: x[torch.arange(2)]),
         (1, lambda x: x[[0, 1]]),
         (1, lambda x: x.__setitem__(slice(0, 2), torch.ones(2))),

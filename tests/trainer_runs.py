@@ -20,7 +20,7 @@ from peft import LoraConfig
 from tiny import FAMILIES, STOP, tiny_model, tiny_student, tiny_tokenizer
 from transformers import TrainerCallback
 
-from forkleft.teacher import Teacher
+from forkleft.teacher import StateServer, Teacher, load_teacher
 from forkleft.train import checkpoints
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.trainer import ForkLeftTrainer
@@ -72,19 +72,31 @@ VERDICTS = {
 }
 
 
-def make_trainer(output, *, rows=ROWS, verdicts="all-routes", dtype=torch.float32, lora=False, **changes):
+def make_trainer(output, *, rows=ROWS, verdicts="all-routes", dtype=torch.float32, lora=False, served=None, **changes):
+    """served: the folder of the teacher, and the address of the server that runs it."""
     tokenizer = tiny_tokenizer()
     settings = changes.pop("trainer", {})
     if lora:
         settings["peft_config"] = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     student = tiny_student(FAMILIES[0], tokenizer=tokenizer, dtype=dtype)
-    teacher = Teacher(tiny_model("qwen2", seed=9, hidden_size=24, dtype=dtype), tokenizer, stop_ids=[STOP])
+    if served is None:
+        teacher = local_teacher(dtype)
+    else:
+        folder, url = served
+        server = StateServer(url, "teacher", pause=0.01)
+        teacher = load_teacher(folder, dtype=dtype, server=server)
+        # That of the folder cuts unknown letters in another way.
+        teacher.tokenizer = tokenizer
     config = ForkLeftConfig(str(output), **SETTINGS | changes)
     trainer = ForkLeftTrainer(student, teacher, config, rows, **settings)
     # The collector's verifier sees the students' responses, then the teacher's, in every batch.
     if verdicts is not None:
         trainer.collector.verifier = scripted_verdicts(*VERDICTS[verdicts])
     return trainer
+
+
+def local_teacher(dtype):
+    return Teacher(tiny_model("qwen2", seed=9, hidden_size=24, dtype=dtype), tiny_tokenizer(), stop_ids=[STOP])
 
 
 def state_digest(trainer) -> str:

@@ -1,6 +1,9 @@
 """`forkleft plan`: what a recipe needs on given GPUs, before anything is loaded."""
 
 import argparse
+import sys
+import textwrap
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +15,7 @@ from forkleft.errors import ForkLeftError, check_count, did_you_mean
 if TYPE_CHECKING:
     from forkleft.objective.routes import Route
     from forkleft.scale.devices import Cluster
+    from forkleft.scale.setting import Setting
 
 
 def add(commands: Commands) -> None:
@@ -56,9 +60,15 @@ def run(options: argparse.Namespace) -> None:
             check_count(f"--{name.replace('_', '-')}", getattr(options, name))
     # What it says about options concerns a run, not a plan.
     logging.set_verbosity_error()
-    recipe, config = recipe_of(planned_here(said)[0])
+    # The questions of an update are divided among the processes of the plan, not among those of this machine.
+    here = {name: value for name, value in planned_here(said)[0].items() if name != "questions_per_update"}
+    recipe, config = recipe_of(here)
     student, family, student_source = shapes.student_of(
-        recipe.student, file=options.student_config, family=recipe.family, block_size=recipe.block_size
+        recipe.student,
+        file=options.student_config,
+        family=recipe.family,
+        block_size=recipe.block_size,
+        targets=recipe.lora_targets,
     )
     teacher, teacher_source = shapes.teacher_of(recipe.teacher, file=options.teacher_config)
     setting = setting_of(
@@ -74,18 +84,30 @@ def run(options: argparse.Namespace) -> None:
         processes=options.processes,
         routes=ROUTES if options.routes is None else _routes(options.routes),
     )
-    plans = [plan_of(setting)]
+    plans, remarks = [plan_of(setting)], []
     try:
         plans.append(plan_of(with_server(setting, server_gpus=options.server_gpus, processes=options.processes)))
     except ForkLeftError as error:
         if options.server_gpus is not None:
             raise
-        no_server = f"No plan with a teacher on a server: {error}."
-    else:
-        no_server = ""
+        remarks.append(f"No plan with a teacher on a server: {error}.")
     show(plans, [student_source, teacher_source])
-    if no_server:
-        print(no_server)
+    for remark in [*_remarks([plan.setting for plan in plans]), *remarks]:
+        print(textwrap.fill(remark, 80))
+
+
+def _remarks(settings: "list[Setting]") -> Iterator[str]:
+    from forkleft.scale.devices import GB
+
+    for count, setting in {setting.processes: setting for setting in settings if not setting.divides}.items():
+        yield (
+            f"With {count} process(es) add --per_device_train_batch_size {setting.at_once}: batches of {setting.batch} "
+            f"do not divide the {setting.share} questions of each."
+        )
+    for setting in settings:
+        if setting.served:
+            size = setting.teacher_bytes * setting.teacher.weights / setting.server_gpus / GB
+            yield f"Each GPU of the teacher's server holds {size:.1f} GB of its weights; the engine uses the rest."
 
 
 def _with_figures(cluster: "Cluster", figures: list[str]) -> "Cluster":
@@ -98,8 +120,11 @@ def _with_figures(cluster: "Cluster", figures: list[str]) -> "Cluster":
             value = float(text)
         except ValueError:
             value = -1.0
-        if not 0 < value < float("inf"):
-            raise ForkLeftError(f"--figure {name}: expected a number above 0, found {text!r}")
+        # Shares of the other figures.
+        most = 1.0 if name in ("compute", "streaming", "usable") else sys.float_info.max
+        if not 0 < value <= most:
+            bound = " and at most 1" if most == 1.0 else ""
+            raise ForkLeftError(f"--figure {name}: expected a number above 0{bound}, found {text!r}")
         changed: dict[str, Any] = {name: value}
         cluster = replace(cluster, device=replace(cluster.device, **changed))
     return cluster
@@ -112,7 +137,7 @@ def _routes(text: str) -> "dict[Route, float]":
         shares = [float(word) for word in text.split(",")]
     except ValueError:
         shares = []
-    if len(shares) != len(Route) or min(shares, default=-1.0) < 0 or abs(sum(shares) - 1) > 1e-6:
+    if len(shares) != len(Route) or min(shares, default=-1.0) < 0 or not abs(sum(shares) - 1) < 1e-6:
         raise ForkLeftError(
             f"--routes: expected {len(Route)} shares that add up to 1, for {', '.join(Route)}, found {text!r}"
         )

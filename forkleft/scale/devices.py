@@ -83,7 +83,7 @@ def parse_gpus(text: str) -> Cluster:
     if not 1 <= len(counts) <= 2 or not all(count.isdecimal() and int(count) for count in counts):
         raise ForkLeftError(f"expected GPUs as 8x80GB, 8xh100 or 2x8xh100 (nodes, GPUs of each, kind), found {text!r}")
     size = re.fullmatch(r"(\d+(?:\.\d+)?)\s*g(?:i?b)?", kind)
-    if size is None and kind not in DEVICES:
+    if kind not in DEVICES and (size is None or not float(size[1])):
         known = ", ".join(DEVICES)
         raise ForkLeftError(
             f"unknown GPU {kind!r}: expected a size such as 80GB, or one of {known}{did_you_mean(kind, DEVICES)}"

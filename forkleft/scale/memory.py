@@ -92,6 +92,7 @@ def rollout_memory(setting: Setting) -> dict[str, float]:
     tokens = columns if family.attention == "full" else min(columns, question.prompt + 2 * family.block_size)
     return {
         "copies of weights": _whole_copy(setting),
+        "experts with adapters": _folded_layer(setting),
         "keys and values": 0.0 if family.attention == "full" else rows * columns * student.cache(cached),
         "logits": min(rows * window, at_once) * student.words * (number % 4 + 4 * _LOGIT_TABLES),
         "activations": rows * tokens * passing(student, number),
@@ -111,11 +112,17 @@ def update_memory(setting: Setting) -> dict[str, float]:
     """While the student is read and learns: activations of the packed readout, and the head in chunks."""
     student, precision = setting.student, precision_of(setting)
     live, probed = live_work(setting) * setting.at_once, work.probe(setting.family, setting.longest, setting.reading)
-    kept = kept_by_layers(live, student, precision, checkpointing=setting.checkpointing)
+    how: dict[str, bool] = {"checkpointing": setting.checkpointing, "frozen": setting.adapter_rank is not None}
+    kept = kept_by_layers(live, student, precision, **how)
+    backward = live.tokens * again(student, precision, **how)
+    down, gate_up = _expert_gradients(setting)
+    late = backward + gate_up
+    if setting.checkpointing:
+        # By then these activations are gone.
+        late -= live.tokens * kept_behind_attention(student, precision, frozen=how["frozen"])
     # One after another: the probe, the backward of the layers, and the head in both directions.
     passing_by = max(
-        live.tokens * again(student, precision, checkpointing=setting.checkpointing),
-        setting.at_once * probed.tokens * passing(student, 2 if setting.bf16 else 4),
+        backward + down, late, setting.at_once * probed.tokens * passing(student, 2 if setting.bf16 else 4)
     )
     head = head_memory(student, live.rows, precision, trained=setting.adapter_rank is None)
     copies = _whole_copy(setting)
@@ -123,7 +130,10 @@ def update_memory(setting: Setting) -> dict[str, float]:
         # A layer that computes, the next one on its way, the gradients of a layer, and what is outside of the layers.
         number = 2 if setting.bf16 else 4
         copies = min(copies, number * (2 * student.outside + 3 * student.layer))
-    parts = {"copies of weights": copies, "activations": kept + passing_by, "head": 0.0}
+    # The sums of experts and adapters are kept for the backward, or made again.
+    sums = _folded_layer(setting) * (1 if setting.checkpointing else student.layers)
+    parts = {"copies of weights": copies, "experts with adapters": sums}
+    parts |= {"activations": kept + passing_by, "head": 0.0}
     if head > passing_by:
         parts |= {"activations": kept, "head": head}
     return parts
@@ -139,39 +149,42 @@ def live_work(setting: Setting) -> Work:
     return max(found, key=lambda done: done.tokens)
 
 
-def kept_by_layers(live: Work, shape: Shape, precision: Precision, *, checkpointing: bool) -> float:
-    """Bytes that stay from the forward to the backward."""
+def kept_by_layers(
+    live: Work, shape: Shape, precision: Precision, *, checkpointing: bool, frozen: bool = False
+) -> float:
+    """Bytes that stay from the forward to the backward. frozen: only adapters are trained."""
     width = shape.width
     # The last norm: its input, the normalised input, and its output; and the hidden states that the losses read.
     end = (live.tokens - live.unread) * (8 * width if precision == "bfloat16" else 12 * width)
     if checkpointing:
         return live.tokens * shape.layers * width * (2 if precision == "bfloat16" else 4) + end
-    layers = live.tokens * shape.layers * kept_by_layer(shape, precision)
-    return layers - live.unread * kept_behind_attention(shape, precision) + end
+    layers = live.tokens * shape.layers * kept_by_layer(shape, precision, frozen=frozen)
+    return layers - live.unread * kept_behind_attention(shape, precision, frozen=frozen) + end
 
 
-def kept_behind_attention(shape: Shape, precision: Precision) -> float:
+def kept_behind_attention(shape: Shape, precision: Precision, *, frozen: bool = False) -> float:
     """Bytes of a token that one layer keeps of its second norm and its feed-forward part (see `kept_by_layer`)."""
     if precision == "float32":
-        return 4 * (3 * shape.width + _feed_forward(shape))
+        return 4 * ((2 if frozen else 3) * shape.width + _feed_forward(shape))
     if precision == "bfloat16":
         return 8 * shape.width + 2 * _feed_forward(shape)
     return 12 * shape.width + (4 if shape.experts else 2) * _feed_forward(shape)
 
 
-def kept_by_layer(shape: Shape, precision: Precision) -> float:
-    """Bytes of a token that one layer keeps for its backward.
+def kept_by_layer(shape: Shape, precision: Precision, *, frozen: bool = False) -> float:
+    """Bytes of a token that one layer keeps for its backward. frozen: only adapters are trained.
 
     In float32, each of the two norms keeps its input, the normalised input and its output; queries and keys their
     projection and normalised form, where they are normed, and the rotated one; values; the output of attention twice,
     since the heads change places; the feed-forward layer its gate, the activated gate, the other half and their
     product. In bfloat16 the norms compute in float32, on a copy. Under autocast they are in float32 altogether, and
-    each of the five products that follow them makes a copy of its own.
+    each of the five products that follow them makes a copy of its own. Norms that are not trained do not keep the
+    normalised input; except in float32, what adapters keep instead is about as much.
     """
     width, queries, keys = shape.width, shape.queries, shape.keys
     if precision == "float32":
-        of_heads = (3 if shape.normed else 1) * (queries + keys) + keys + 2 * queries
-        return 4 * (6 * width + of_heads + _feed_forward(shape))
+        of_heads = (3 - frozen if shape.normed else 1) * (queries + keys) + keys + 2 * queries
+        return 4 * ((4 if frozen else 6) * width + of_heads + _feed_forward(shape))
     if precision == "bfloat16":
         of_heads = (8 if shape.normed else 2) * (queries + keys) + 2 * keys + 4 * queries
         return 16 * width + of_heads + 2 * _feed_forward(shape)
@@ -185,12 +198,12 @@ def _feed_forward(shape: Shape) -> int:
     return shape.experts * (2 * shape.width + 4 * shape.inner) if shape.experts else 4 * shape.inner
 
 
-def again(shape: Shape, precision: Precision, *, checkpointing: bool) -> float:
+def again(shape: Shape, precision: Precision, *, checkpointing: bool, frozen: bool = False) -> float:
     """Bytes of a token that exist while the backward passes a layer: gradients, and what checkpointing recomputes."""
     number = 4 if precision == "float32" else 2
     inner = max(1, shape.experts) * shape.inner
     gradients = number * (2 * inner + 2 * shape.width)
-    return gradients + (kept_by_layer(shape, precision) if checkpointing else 0)
+    return gradients + (kept_by_layer(shape, precision, frozen=frozen) if checkpointing else 0)
 
 
 def passing(shape: Shape, number: int) -> float:
@@ -225,8 +238,33 @@ def _teachers(setting: Setting) -> float:
     return per_node / setting.cluster.per_node
 
 
+def folded_bytes(setting: Setting) -> int:
+    """Bytes of a weight in the sums of experts and their adapters, which autocast leaves as they are."""
+    return 2 if precision_of(setting) == "bfloat16" else 4
+
+
+def _folded_layer(setting: Setting) -> float:
+    """Bytes of the sums of experts and their adapters that one layer makes in every forward."""
+    student = setting.student
+    return 0.0 if setting.adapter_rank is None else folded_bytes(setting) * student.folded / student.layers
+
+
+def _expert_gradients(setting: Setting) -> tuple[float, float]:
+    """Bytes of the gradients of a layer's experts before they are added to others: of down, then of gate and up.
+
+    Down is a third of the weights. Gradients of sums with adapters are scaled into a second table; at the later moment
+    the sum of down is gone. FSDP's gradients of a layer are counted with its copies of weights.
+    """
+    student = setting.student
+    if setting.adapter_rank is not None:
+        return _folded_layer(setting) / 3, _folded_layer(setting)
+    whole = 0.0 if setting.sharded else 4 * student.stacked / student.layers
+    return whole / 3, whole * 2 / 3
+
+
 def _whole_copy(setting: Setting) -> float:
     """The weights as the products use them: gathered from all processes, or cast to bfloat16 by autocast."""
     if setting.sharded:
         return (2 if setting.bf16 else 4) * setting.student.weights
-    return 2.0 * setting.student.weights if setting.bf16 else 0.0
+    # Products of experts are not cast.
+    return 2.0 * (setting.student.weights - setting.student.stacked) if setting.bf16 else 0.0

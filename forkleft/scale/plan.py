@@ -74,7 +74,7 @@ def _mildest(setting: Setting, ways: tuple[list[Change], ...]) -> tuple[list[str
         changed = setting
         for change in changes:
             changed = replace(changed, **change.fields)
-        if memory_of(changed).peak <= device.memory * device.usable:
+        if changed.divides and memory_of(changed).peak <= device.memory * device.usable:
             return [change.says for change in changes], plan_of(changed)
     return None
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, check_choice, check_count
 from forkleft.objective.routes import Route
 from forkleft.objective.supervision import Supervision
-from forkleft.scale.devices import Cluster
+from forkleft.scale.devices import GB, Cluster
 from forkleft.scale.shapes import Shape
 from forkleft.scale.work import Question, Reading
 from forkleft.students.family import Family
@@ -70,6 +70,11 @@ class Setting:
         return max(size for size in range(1, min(self.batch, self.share) + 1) if self.share % size == 0)
 
     @property
+    def divides(self) -> bool:
+        """Whether that is the batch itself, or the whole share. Training refuses other batches."""
+        return self.at_once == min(self.batch, self.share)
+
+    @property
     def accumulated(self) -> int:
         """Forwards with their backwards in an update."""
         return self.share // self.at_once
@@ -130,7 +135,17 @@ def setting_of(
     settings, budget = config.objective_settings(), config.max_new_tokens
     # The configuration has divided the update among the processes of this machine; here it is another.
     batch, accumulated = _said(said, "per_device_train_batch_size"), _said(said, "gradient_accumulation_steps")
-    processes = _processes(cluster.count, config.questions_per_update, processes)
+    questions = _said(said, "questions_per_update")
+    if questions is not None:
+        check_count("questions_per_update", questions)
+    processes = _processes(cluster.count, questions, processes)
+    check_choice("teacher_dtype", recipe.teacher_dtype, NUMBERS)
+    if recipe.lora_rank is not None:
+        check_count("lora_rank", recipe.lora_rank)
+        if not student.pairs:
+            raise ForkLeftError(f"lora_targets names no module of the student's layers: {recipe.lora_targets!r}")
+    if response is not None and response > budget:
+        raise ForkLeftError(f"a response has at most max_new_tokens, {budget}, found {response} in the mean")
     bf16 = said.get("bf16")
     if config.max_steps < 1:
         raise ForkLeftError(
@@ -143,12 +158,12 @@ def setting_of(
         cluster=cluster,
         processes=processes,
         server_gpus=0,
-        question=Question(prompt, min(response or budget, budget), budget),
+        question=Question(prompt, response or budget, budget),
         reading=Reading(settings.rho, settings.view, settings.geometry, settings.attention),
         supervision=settings.supervision,
         routes=routes,
         passes=config.passes,
-        questions=config.questions_per_update or batch * accumulated * processes,
+        questions=questions or batch * accumulated * processes,
         batch=batch,
         rollout_batch=config.rollout_batch_size,
         teacher_batch=recipe.teacher_batch_size,
@@ -171,12 +186,19 @@ def with_server(setting: Setting, *, server_gpus: int | None = None, processes: 
     server_gpus: default what the processes leave of them, but as many as the teacher needs; engines divide models by
     powers of two. processes: default the most that the others allow. Raises ForkLeftError if there are too few GPUs.
     """
-    count, needed = setting.cluster.count, server_gpus
-    if needed is None:
-        needed = 1
-        # A fifth of the memory is left to keys, values and activations.
-        while needed * setting.cluster.device.memory * 0.8 < setting.teacher_bytes * setting.teacher.weights:
-            needed *= 2
+    count, needed = setting.cluster.count, 1
+    weights = setting.teacher_bytes * setting.teacher.weights
+    # A fifth of the memory is left to keys, values and activations.
+    room = 0.8 * setting.cluster.device.memory
+    while needed * room < weights:
+        needed *= 2
+    if server_gpus is not None:
+        if server_gpus * room < weights:
+            raise ForkLeftError(
+                f"{server_gpus} GPU(s) of {setting.cluster.device.memory / GB:.0f} GB do not hold the teacher's "
+                f"{weights / GB:.0f} GB and a fifth more for its work; give its server {needed}"
+            )
+        needed = server_gpus
     if needed >= count:
         raise ForkLeftError(
             f"the teacher's server needs {needed} GPU(s) and training at least one more, found {setting.cluster}; "

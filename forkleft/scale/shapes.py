@@ -3,7 +3,9 @@
 The weights are counted on the stock class of the model, made on the meta device, which has shapes and no memory.
 """
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,9 @@ from forkleft.students.formats import stock_class, stock_config
 from forkleft.students.loading import facts_of, read_sidecar
 from forkleft.students.shards import first_line, hub_unreached, not_reached, read_json
 
+# All modules of the layers, in the words of PEFT.
+ALL_LINEAR = "all-linear"
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -26,10 +31,11 @@ class Shape:
 
     weights: all of them, a tied head once. linear: weights that multiply each token in the layers (of a mixture of
     experts, those of the experts that a token visits). layer: all weights of one layer. pairs: inputs and outputs of
-    all linear layers, added up: a LoRA adapter of rank r has r times as many weights.
+    all products that get an adapter, added up: LoRA adapters of rank r have r times as many weights.
     width: of the hidden states; queries, keys: of all query heads and all key heads together; inner: of the
     feed-forward layer; experts: how many a token visits, each of width `inner` (0: no mixture). normed: queries and
-    keys have norms.
+    keys have norms. stacked: weights of all experts of all layers. expert_pairs: the part of `pairs` that is of
+    experts; folded: those of `stacked` that get adapters. PEFT adds these to a copy of the weights in every forward.
     """
 
     name: str
@@ -45,6 +51,9 @@ class Shape:
     words: int
     experts: int = 0
     normed: bool = False
+    stacked: int = 0
+    expert_pairs: int = 0
+    folded: int = 0
 
     @property
     def head(self) -> int:
@@ -146,9 +155,17 @@ def config_of(name: str, file: Path | None = None) -> tuple[dict[str, Any], str]
 
 
 def student_of(
-    name: str, *, file: Path | None = None, family: str | None = None, block_size: int | None = None
+    name: str,
+    *,
+    file: Path | None = None,
+    family: str | None = None,
+    block_size: int | None = None,
+    targets: Sequence[str] | str = ALL_LINEAR,
 ) -> tuple[Shape, Family, str]:
-    """The shape of a student, its family, and where both come from. Raises ForkLeftError if either is unknown."""
+    """The shape of a student, its family, and where both come from. Raises ForkLeftError if either is unknown.
+
+    targets: the modules that would get adapters, as PEFT takes them.
+    """
     config, source = config_of(name, file)
     sidecar = None
     folder = local_path(name) if file is None else file if file.is_dir() else file.parent
@@ -161,7 +178,10 @@ def student_of(
     stock = stock_config(config)
     with torch.device("meta"):
         model = stock_class(stock)(stock)
-    return shape_of(name, model), facts_of(said, config, block_size), source
+    try:
+        return shape_of(name, model, targets), facts_of(said, config, block_size), source
+    except re.error as error:
+        raise ForkLeftError(f"lora_targets: {targets!r} is no regular expression: {error}") from error
 
 
 def teacher_of(name: str, *, file: Path | None = None) -> tuple[Shape, str]:
@@ -176,11 +196,17 @@ def teacher_of(name: str, *, file: Path | None = None) -> tuple[Shape, str]:
         raise ForkLeftError(
             f"{source}: expected a causal LM that Transformers knows, found model_type {kind!r}: {first_line(error)}"
         ) from error
-    return shape_of(name, model), source
+    try:
+        return shape_of(name, model), source
+    except (AttributeError, ZeroDivisionError) as error:
+        raise ForkLeftError(
+            f"{source}: model_type {kind!r} has layers that the plan cannot count ({first_line(error)}); plan with a "
+            "teacher of the same size that is built like Llama or Qwen"
+        ) from error
 
 
-def shape_of(name: str, model: PreTrainedModel) -> Shape:
-    """The shape of a stock decoder, on the meta device or in memory."""
+def shape_of(name: str, model: PreTrainedModel, targets: Sequence[str] | str = ALL_LINEAR) -> Shape:
+    """The shape of a stock decoder, on the meta device or in memory. targets: as in `student_of`."""
     config = model.config.get_text_config()
     experts = getattr(config, "num_experts", 0) or getattr(config, "num_local_experts", 0) or 0
     visited = getattr(config, "num_experts_per_tok", 0) if experts else 0
@@ -188,12 +214,13 @@ def shape_of(name: str, model: PreTrainedModel) -> Shape:
     # Transformers keeps the experts of a layer as one tensor of three dimensions.
     linear = sum(weight.numel() for weight in layers.parameters() if weight.dim() == 2)
     linear += sum(weight.numel() * visited // experts for weight in layers.parameters() if weight.dim() == 3)
+    pairs, expert_pairs, folded = _adapters(model, targets)
     return Shape(
         name=name,
         weights=sum(weight.numel() for weight in model.parameters()),
         linear=linear,
         layer=sum(weight.numel() for weight in layers[0].parameters()),
-        pairs=sum(sum(module.weight.shape) for module in layers.modules() if isinstance(module, torch.nn.Linear)),
+        pairs=pairs,
         layers=config.num_hidden_layers,
         width=config.hidden_size,
         queries=config.num_attention_heads * _head_width(config),
@@ -204,7 +231,37 @@ def shape_of(name: str, model: PreTrainedModel) -> Shape:
         words=model.get_output_embeddings().weight.shape[0],
         experts=visited,
         normed=any(name.endswith("q_norm") for name, _ in layers.named_modules()),
+        stacked=sum(weight.numel() for weight in layers.parameters() if weight.dim() == 3),
+        expert_pairs=expert_pairs,
+        folded=folded,
     )
+
+
+def _adapters(model: PreTrainedModel, targets: Sequence[str] | str) -> tuple[int, int, int]:
+    """`pairs`, `expert_pairs` and `folded` of a shape, as PEFT puts adapters on linear layers, routers and experts."""
+    pairs = expert_pairs = folded = 0
+    for name, weight in model.named_parameters():
+        if ".layers." not in name or weight.dim() < 2:
+            continue
+        *experts, rows, columns = weight.shape
+        module = name.removesuffix(".weight")
+        parts = [module]
+        if experts and module.endswith("gate_up_proj"):
+            # PEFT knows the two halves by their old names, and gives their one adapter the ranks of both.
+            parts = [module.replace("gate_up_proj", part) for part in ("gate_proj", "up_proj")]
+        ranks = sum(_is_target(part, targets) for part in parts)
+        found = math.prod(experts) * (rows + columns) * ranks
+        pairs += found
+        if experts and ranks:
+            expert_pairs += found
+            folded += weight.numel()
+    return pairs, expert_pairs, folded
+
+
+def _is_target(module: str, targets: Sequence[str] | str) -> bool:
+    if isinstance(targets, str):
+        return targets == ALL_LINEAR or re.fullmatch(targets, module) is not None
+    return any(f".{module}".endswith(f".{target}") for target in targets)
 
 
 def _head_width(config: Any) -> int:

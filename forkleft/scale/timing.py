@@ -11,11 +11,16 @@ from dataclasses import dataclass
 from forkleft.objective.routes import Route
 from forkleft.objective.supervision import terms_of
 from forkleft.scale import work
+from forkleft.scale.memory import folded_bytes
 from forkleft.scale.setting import Setting
 from forkleft.scale.shapes import Shape
 from forkleft.scale.work import Work
 
 _DAY, _HOUR = 86400.0, 3600.0
+# In the mean over the weights of an expert: gate and up, two thirds of them, have one adapter of twice the rank.
+_FOLDED_RANKS = 5 / 3
+# How often a forward adds adapters to experts: PyTorch tries what PEFT registers for it once, and then uses it.
+_FOLDS = 2
 
 
 @dataclass(frozen=True)
@@ -66,18 +71,46 @@ def flops_of(setting: Setting) -> Flops:
     # The rows of the teacher go through its head in the loss, in both directions.
     teacher_head = 2 * taught.rows * teacher.head
     readout = live.flops(student) + probed.flops(student) + teacher_head
+    written = work.rollout(setting.family, setting.question, setting.passes) * share
+    rollout = written.flops(student)
     # Two products for each of the forward. Attention is computed once more for it (five products for two), the head
     # projects its rows once more, and checkpointing computes the layers again.
     products = live.product_flops(student)
     attention = live.layer_flops(student) - products
     backward = 2 * products + 2.5 * attention + 3 * head * live.rows + teacher_head
-    if setting.adapter_rank is not None:
-        # Only the gradients of the inputs are needed: one product for each of the forward.
-        backward -= products + head * live.rows
     if setting.checkpointing:
         backward += live.layer_flops(student)
-    written = work.rollout(setting.family, setting.question, setting.passes) * share
-    return Flops(written.flops(student), taught.layer_flops(teacher), readout, backward)
+    if setting.adapter_rank is not None:
+        # Only the gradients of the inputs are needed: one product for each of the forward. To experts the adapters are
+        # added before their product, so that its weights have gradients, which become those of the adapters.
+        frozen = products
+        if student.folded:
+            frozen -= 2 * (live.tokens * student.layers - live.unread) * student.feed_forward
+        backward -= frozen + head * live.rows
+        rollout += _adapter_flops(setting, written.tokens, _FOLDS * rollout_forwards(setting))
+        read = readouts_of(setting) * setting.accumulated
+        readout += _adapter_flops(setting, live.tokens + probed.tokens, _FOLDS * read)
+        # Two products for each of the forward, as above; the probe has no backward.
+        folds, again = 2 * (read - setting.accumulated), int(setting.checkpointing)
+        backward += _adapter_flops(setting, (2 + again) * live.tokens, (1 + again) * folds)
+    return Flops(rollout, taught.layer_flops(teacher), readout, backward)
+
+
+def _adapter_flops(setting: Setting, tokens: float, folds: int) -> float:
+    """FLOPs of the adapters themselves: those of linear layers meet tokens, those of experts are added to weights."""
+    student, rank = setting.student, setting.adapter_rank or 0
+    return 2 * rank * (tokens * (student.pairs - student.expert_pairs) + folds * _FOLDED_RANKS * student.folded)
+
+
+def readouts_of(setting: Setting) -> int:
+    """Forwards in which a micro-batch is read: under its view or views, and the probe, which is one of its own."""
+    return 2 + (setting.reading.view != "prefix")
+
+
+def rollout_forwards(setting: Setting) -> int:
+    """Forwards in which a process writes its responses of an update."""
+    passes = sum(1 for _ in work.forwards(setting.family, setting.question, setting.passes))
+    return -(-setting.share // setting.written) * passes
 
 
 def expected_work(setting: Setting) -> tuple[Work, Work, Work]:
@@ -103,8 +136,8 @@ def time_of(setting: Setting) -> Time:
     device, cluster = setting.cluster.device, setting.cluster
     speed = device.flops * device.compute
     steps = setting.accumulated * student.layers * device.launch
-    # The probe is a forward of its own; the backward starts about twice as many kernels as a forward.
-    readouts = 2 + (setting.reading.view != "prefix")
+    # The backward starts about twice as many kernels as a forward.
+    readouts = readouts_of(setting)
     backward = max(done.backward / speed, (2 + setting.checkpointing) * steps)
     # AdamW reads weight, gradient and two moments, and writes all but the gradient; clipping reads and writes that.
     divided = setting.processes if setting.sharded else 1
@@ -130,7 +163,10 @@ def _forward(shape: Shape, work: Work, setting: Setting, *, read: float) -> floa
 def _rollout_seconds(setting: Setting) -> float:
     """Rows that start together stay together, and finish together."""
     student, number = setting.student, 2 if setting.bf16 else 4
-    weights = number * (student.linear + student.head)
+    # All experts: the tokens of a forward visit most of them. Those with adapters are read and written for each sum.
+    weights = number * (student.layers * student.layer + student.head)
+    if setting.adapter_rank is not None:
+        weights += 2 * _FOLDS * folded_bytes(setting) * student.folded
     seconds, left = 0.0, setting.share
     while left:
         rows = min(setting.written, left)

@@ -4,6 +4,7 @@ import http.client
 import json
 import logging
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Sequence
@@ -25,6 +26,8 @@ _LONGEST_PAUSE = 30.0
 _BAD_REPLIES = 5
 # The hidden states of 32,768 tokens, 8,192 wide, in float32. A reply must not fill the memory.
 _LARGEST_REPLY = 1 << 30
+# Bytes of a reply that are read at a time.
+_PART = 1 << 20
 
 
 class RefusedError(Exception):
@@ -80,15 +83,10 @@ class Connection:
         if self.api_key is not None:
             headers["Authorization"] = f"Bearer {self.api_key}"
         request = urllib.request.Request(address, None if body is None else json.dumps(body).encode(), headers)
+        timeout = timeout or self.timeout
         try:
-            with urllib.request.urlopen(request, timeout=timeout or self.timeout) as response:
-                body = response.read(_LARGEST_REPLY + 1)
-                if len(body) > _LARGEST_REPLY:
-                    raise ValueError(f"expected a reply of at most {_LARGEST_REPLY} bytes, found more")
-                # A bounded read does not mind a body that ends before its announced length.
-                if response.length:
-                    raise http.client.IncompleteRead(body, response.length)
-                return body, response.headers
+            with urllib.request.urlopen(request, timeout=timeout) as response:
+                return _body(response, timeout), response.headers
         except urllib.error.HTTPError as error:
             raise RefusedError(error.code, self._without_key(error.read(4096).decode(errors="replace"))) from None
 
@@ -200,3 +198,19 @@ class Connection:
     def _without_key(self, reason: str) -> str:
         """The reason without the key, which a server may repeat in its message."""
         return f"{reason.replace(self.api_key, '***') if self.api_key else reason:.300}"
+
+
+def _body(response: http.client.HTTPResponse, timeout: float) -> bytes:
+    """The body of a reply. Raises IncompleteRead, ValueError or TimeoutError if it is cut, too long or too slow."""
+    # The timeout of a connection is for each part that arrives: a server that sends byte by byte never exceeds it.
+    deadline, announced = time.monotonic() + timeout, response.length
+    body = bytearray()
+    while len(body) != announced and (part := response.read1(_PART)):
+        body += part
+        if len(body) > _LARGEST_REPLY:
+            raise ValueError(f"expected a reply of at most {_LARGEST_REPLY} bytes, found more")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the reply was not whole after {timeout:.0f} s ({len(body)} bytes)")
+    if announced is not None and len(body) < announced:
+        raise http.client.IncompleteRead(bytes(body), announced - len(body))
+    return bytes(body)

@@ -159,8 +159,11 @@ class RemoteTeacher(Teacher):
         """
         self._check_head()
         self.server.check()
-        self._known, self._cost = list(known), None
-        self._look(threading.Event())
+        self._known, self._cost, over = list(known), None, threading.Event()
+        # In the background, so that a long wait is told of.
+        (look,) = self.server.begin([partial(self._look, over)], over)
+        self.server.first_done([look])
+        look.result()
 
     def _result(self, first: Future[torch.Tensor], future: Future[torch.Tensor]) -> torch.Tensor:
         for awaited in (first, future):

@@ -115,6 +115,7 @@ class Recipe(StudentRecipe):
         """Check the limits of requests to a server."""
         for name in (f"{server}_{limit}" for server in _SERVERS for limit in ("attempts", "concurrency")):
             check_count(name, getattr(self, name))
+        check_count("teacher_batch_size", self.teacher_batch_size)
         for name in (f"{server}_timeout" for server in _SERVERS):
             if not getattr(self, name) > 0:
                 raise ForkLeftError(f"{name} must be more than 0 seconds, found {getattr(self, name)}")

@@ -14,6 +14,8 @@ def test_the_paper_s_main_run_with_and_without_a_server(capsys, monkeypatch):
     assert "teacher in memory" in out and "teacher on a server" in out
     assert "4.0 billion weights (known sizes)" in out and "30.5 billion weights" in out
     assert "does not fit" in out
+    # 61 GB on four GPUs.
+    assert "Each GPU of the teacher's server holds 15.3 GB" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -37,6 +39,19 @@ def test_options_of_the_recipe_and_figures_of_the_gpu_can_be_changed(capsys):
     assert before != after
 
 
+def test_an_update_is_divided_among_the_processes_of_the_plan(capsys):
+    """Not among those of this machine, where one would have 6 questions, which batches of 4 do not divide."""
+    words = ["plan", "--config", LAB, "--per_device_train_batch_size", "4", "--questions_per_update", "6"]
+    code, out, _ = run(capsys, *words, "--gpus", "3x24GB")
+    assert code == 0 and "2 x 1" in out and "batches of" not in out.split("teacher on a server")[0]
+    code, out, _ = run(capsys, *words, "--gpus", "1x24GB")
+    assert code == 0
+    message = (
+        "With 1 process(es) add --per_device_train_batch_size 3: batches of 4 do not divide the 6 questions of each"
+    )
+    assert message in " ".join(out.split())
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -44,7 +59,14 @@ def test_options_of_the_recipe_and_figures_of_the_gpu_can_be_changed(capsys):
         (["--gpus", "8"], "expected GPUs as 8x80GB"),
         (["--gpus", "8xh100", "--figure", "flop=1"], "unknown figure 'flop'.*did you mean flops"),
         (["--gpus", "8xh100", "--figure", "flops=fast"], "--figure flops: expected a number above 0, found 'fast'"),
+        (
+            ["--gpus", "8xh100", "--figure", "usable=1.1"],
+            "usable: expected a number above 0 and at most 1, found '1.1'",
+        ),
         (["--gpus", "8xh100", "--routes", "0.5,0.5"], "expected 4 shares that add up to 1, for CE, LEFTOPD, GOLD"),
+        (["--gpus", "8xh100", "--routes", "nan,0,0,1"], "expected 4 shares that add up to 1, for CE, LEFTOPD, GOLD"),
+        (["--gpus", "8xh100", "--lora_rank", "4", "--lora_targets", "[prj]"], "lora_targets names no module of the"),
+        (["--gpus", "8xh100", "--lora_targets", "(q"], r"lora_targets: '\(q' is no regular expression"),
         (["--gpus", "8xh100", "--processes", "0"], "--processes must be a whole number of at least 1"),
         (["--gpus", "8xh100", "--student-config", "none.json"], "there is no file none.json"),
         (["--gpus", "8xh100", "--server-gpus", "8"], "the teacher's server needs 8 GPU"),

@@ -23,7 +23,7 @@ def test_gpus_are_read(text, name, memory, per_node, nodes):
     assert (cluster.per_node, cluster.nodes, cluster.count) == (per_node, nodes, per_node * nodes)
 
 
-@pytest.mark.parametrize("text", ["", "8", "80GB", "0x80GB", "8x", "x80GB", "1x2x3x80GB", "-1x80GB"])
+@pytest.mark.parametrize("text", ["", "8", "80GB", "0x80GB", "8x", "x80GB", "1x2x3x80GB", "-1x80GB", "8x0GB"])
 def test_what_is_no_number_of_gpus_is_refused(text):
     with pytest.raises(ForkLeftError, match=r"expected GPUs as 8x80GB|expected a size such as 80GB"):
         parse_gpus(text)

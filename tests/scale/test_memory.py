@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from measured import LiveBytes
+from peft import LoraConfig, get_peft_model
 from scales import BLOCKS, GOLD, Updates
 from tiny import STOP, tiny_model
 
@@ -31,8 +32,8 @@ def computed(setting, precision, checkpointing):
     return replace(setting, bf16=bf16, sharded=sharded, checkpointing=checkpointing)
 
 
-def cases():
-    for architecture, sizes in {"qwen3": OF_QWEN3, "qwen2": {}, "qwen3_moe": OF_EXPERTS}.items():
+def cases(**architectures):
+    for architecture, sizes in architectures.items():
         for precision in ("float32", "autocast", "bfloat16"):
             for checkpointing in (False, True):
                 # Processors without bfloat16 are slow at it.
@@ -41,14 +42,17 @@ def cases():
                 yield pytest.param(architecture, sizes, precision, checkpointing, marks=marks)
 
 
-@pytest.mark.parametrize(("architecture", "sizes", "precision", "checkpointing"), list(cases()))
-def test_an_update_holds_what_the_formula_says(architecture, sizes, precision, checkpointing):
+def assert_held(architecture, sizes, precision, checkpointing, rank=None):
     """A second micro-batch, with the gradients of the first: all questions on GOLD, which reads most."""
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     updates = Updates(architecture, routes=GOLD, length=LENGTH, questions=2, dtype=dtype, **SIZES | sizes)
     model = updates.student.model.train()
     if architecture == "qwen3_moe":
         model.set_experts_implementation("grouped_mm")
+    if rank is not None:
+        # Of the precision of the model, as FSDP2 gathers both.
+        config = LoraConfig(r=rank, target_modules="all-linear", exclude_modules=["lm_head"])
+        get_peft_model(model, config, autocast_adapter_dtype=False)
     if checkpointing:
         model.gradient_checkpointing_enable()
     lessons = updates.lessons([[1] * LENGTH] * 2)
@@ -58,12 +62,37 @@ def test_an_update_holds_what_the_formula_says(architecture, sizes, precision, c
             with torch.autocast("cpu", torch.bfloat16) if precision == "autocast" else nullcontext():
                 loss = updates.read(lessons)
             loss.backward()
-    setting = computed(updates.setting, precision, checkpointing)
+    setting = replace(computed(updates.setting, precision, checkpointing), adapter_rank=rank)
     parts = update_memory(setting)
-    expected = parts["activations"] + parts["head"]
+    expected = parts["activations"] + parts["head"] + parts["experts with adapters"]
     if precision == "autocast":
         expected += parts["copies of weights"]
     assert expected == pytest.approx(live.peak, rel=WITHIN)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "sizes", "precision", "checkpointing"),
+    [*cases(qwen3=OF_QWEN3, qwen2={}, qwen3_moe=OF_EXPERTS)],
+)
+def test_an_update_holds_what_the_formula_says(architecture, sizes, precision, checkpointing):
+    assert_held(architecture, sizes, precision, checkpointing)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_many_experts_have_gradients_before_they_are_added_up(checkpointing):
+    assert_held("qwen3_moe", OF_EXPERTS | {"num_experts": 64}, "float32", checkpointing)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "sizes", "precision", "checkpointing"),
+    [
+        *cases(qwen3=OF_QWEN3, qwen3_moe=OF_EXPERTS | {"num_experts": 8}),
+        # Most of what there is are sums of experts and their adapters.
+        *cases(qwen3_moe=OF_EXPERTS | {"num_experts": 64}),
+    ],
+)
+def test_an_update_of_adapters_holds_what_the_formula_says(architecture, sizes, precision, checkpointing):
+    assert_held(architecture, sizes, precision, checkpointing, rank=4)
 
 
 def test_the_head_of_a_large_vocabulary_is_counted():
@@ -93,6 +122,18 @@ def test_a_rollout_holds_keys_values_and_one_forward(family):
     words, rows = updates.setting.student.words, updates.setting.written * family.block_size
     expected = parts["keys and values"] + parts["activations"] + 4 * words * rows
     assert expected == pytest.approx(live.peak, rel=WITHIN)
+
+
+def test_a_rollout_adds_the_adapters_of_one_layer_at_a_time_to_its_experts():
+    updates = Updates("qwen3_moe", length=64, questions=2, **SIZES | OF_EXPERTS | {"num_experts": 64})
+    model = updates.student.model
+    model.set_experts_implementation("grouped_mm")
+    get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", exclude_modules=["lm_head"]))
+    with LiveBytes(*model.parameters(), *model.buffers()) as live:
+        updates.write()
+    parts = rollout_memory(replace(updates.setting, adapter_rank=4))
+    assert parts["experts with adapters"] > sum(parts.values()) / 2
+    assert sum(parts.values()) == pytest.approx(live.peak, rel=WITHIN)
 
 
 def test_the_logits_of_a_pass_on_a_gpu_which_takes_all_rows_at_once():

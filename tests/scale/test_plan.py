@@ -42,6 +42,16 @@ def test_every_nearest_setting_fits_and_none_does_with_fewer_changes():
         assert not any(change.startswith("lora") for change in changes)
 
 
+def test_no_batch_is_named_that_training_would_refuse():
+    """Of 12 questions in each of two processes: 8 divides the questions of an update, but not those of a process."""
+    setting = replace(Updates(questions=24).setting, processes=2, batch=16, cluster=parse_gpus("2x80GB"))
+    setting = replace(setting, checkpointing=True, sharded=True, spread=True)
+    assert setting.divides and not replace(setting, batch=8).divides
+    small = with_memory(setting, memory_of(replace(setting, batch=8)).peak)
+    found = [changes for changes, _ in nearest(replace(small, cluster=replace(small.cluster, per_node=2)))]
+    assert ["per_device_train_batch_size: 6"] in found
+
+
 def test_adapters_come_last_and_then_nothing_does():
     setting = Updates(questions=1).setting
     setting = replace(setting, student=replace(setting.student, weights=1_000_000))

@@ -50,6 +50,12 @@ def test_numbers_that_do_not_go_together_are_refused():
         of_recipe("8x80GB", processes=3)
     with pytest.raises(ForkLeftError, match="the length of the run is not known"):
         of_recipe("8x80GB", "--max_steps", "-1")
+    with pytest.raises(ForkLeftError, match="a response has at most max_new_tokens, 1024, found 1025"):
+        of_recipe("8x80GB", response=1025)
+    with pytest.raises(ForkLeftError, match="lora_rank must be a whole number of at least 1, found 0"):
+        of_recipe("8x80GB", "--lora_rank", "0")
+    with pytest.raises(ForkLeftError, match="teacher_dtype must be one of float32, bfloat16, float16, found 'int4'"):
+        of_recipe("8x80GB", "--teacher_dtype", "int4")
 
 
 def test_a_server_takes_what_the_processes_leave():
@@ -61,6 +67,8 @@ def test_a_server_takes_what_the_processes_leave():
     large = replace(setting, teacher=replace(SMALL, weights=30_500_000_000), cluster=parse_gpus("8x48GB"))
     assert with_server(large, processes=2).server_gpus == 4
     assert with_server(large, server_gpus=6).processes == 2
+    with pytest.raises(ForkLeftError, match=r"1 GPU\(s\) of 48 GB do not hold the teacher's 61 GB.*give its server 2"):
+        with_server(large, server_gpus=1)
     with pytest.raises(ForkLeftError, match="the teacher's server needs 2 GPU"):
         with_server(replace(large, cluster=parse_gpus("2x48GB")))
 

@@ -3,6 +3,7 @@ import json
 import pytest
 import torch
 from documents import ROOT
+from peft import LoraConfig, get_peft_model
 from tiny import ARCHITECTURES, tiny_model
 
 from forkleft.errors import ForkLeftError
@@ -34,7 +35,35 @@ def test_a_shape_is_that_of_the_model(architecture):
 
 def test_adapters_are_sums_of_inputs_and_outputs():
     # Queries 32, keys and values 16, output 32, and three matrices of 32 x 48.
-    assert shape_of("tiny", tiny_model()).pairs == 2 * (64 + 48 + 48 + 64 + 3 * 80)
+    shape = shape_of("tiny", tiny_model())
+    assert shape.pairs == 2 * (64 + 48 + 48 + 64 + 3 * 80)
+    assert (shape.stacked, shape.expert_pairs, shape.folded) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        "all-linear",
+        ["q_proj", "o_proj"],
+        ["k_proj", "down_proj"],
+        ["q_proj", "gate_proj", "up_proj"],
+        r".*\.self_attn\.[qv]_proj",
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_adapters_are_those_that_peft_makes(architecture, targets):
+    """On experts, too: PEFT adapts each of them, and gate and up together with twice the rank."""
+    model = tiny_model(architecture)
+    shape = shape_of("tiny", model, targets)
+    config = LoraConfig(r=3, target_modules=targets, exclude_modules=["lm_head"], task_type="CAUSAL_LM")
+    adapted = get_peft_model(model, config)
+    assert 3 * shape.pairs == sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad)
+    experts = {name: weight for name, weight in adapted.named_parameters() if ".experts." in name}
+    on_experts = sum(weight.numel() for weight in experts.values() if weight.requires_grad)
+    assert 3 * shape.expert_pairs == on_experts
+    assert shape.stacked == sum(weight.numel() for weight in experts.values() if weight.dim() == 3)
+    assert (0 < shape.folded <= shape.stacked) == (on_experts > 0)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +118,13 @@ def test_what_is_missing_or_unknown_is_said(tmp_path):
     # A stock checkpoint does not say that it is a diffusion model.
     with pytest.raises(ForkLeftError, match="say of which family"):
         student_of("Qwen/Qwen3-4B")
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "mamba"])
+def test_layers_of_another_build_cannot_be_counted(tmp_path, kind):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    with pytest.raises(ForkLeftError, match=f"model_type '{kind}' has layers that the plan cannot count"):
+        teacher_of("a/b", file=tmp_path)
 
 
 def test_without_the_hub_a_file_is_asked_for(monkeypatch):

@@ -36,19 +36,28 @@ def counted_flops(updates):
     [
         ("qwen3", GOLD, {}),
         ("qwen3", MIXED, {"checkpointing": True}),
-        ("qwen3", MIXED, {"adapter_rank": 1}),
+        ("qwen3", MIXED, {"adapter_rank": 4}),
         ("qwen2", MIXED, {}),
         ("qwen3_moe", MIXED, {}),
+        ("qwen3_moe", MIXED, {"adapter_rank": 4}),
+        pytest.param("qwen3_moe", MIXED, {"adapter_rank": 4, "checkpointing": True}, marks=pytest.mark.slow),
     ],
 )
 def test_flops_are_those_that_an_update_computes(architecture, routes, change):
-    updates = Updates(architecture, routes=routes, questions=2, hidden_size=64, intermediate_size=128)
+    sizes = {"hidden_size": 64, "intermediate_size": 128}
+    if "adapter_rank" in change:
+        # The first layer needs no gradients of its inputs then. Of few layers that is much.
+        sizes["num_hidden_layers"] = 4
+    if architecture == "qwen3_moe":
+        sizes["num_experts"] = 16
+    updates = Updates(architecture, routes=routes, questions=2, **sizes)
     updates.setting = setting = replace(updates.setting, **change)
     model = updates.student.model.train()
     if setting.checkpointing:
         model.gradient_checkpointing_enable()
     if setting.adapter_rank is not None:
-        get_peft_model(model, LoraConfig(r=1, target_modules="all-linear", exclude_modules=["lm_head"]))
+        rank = setting.adapter_rank
+        get_peft_model(model, LoraConfig(r=rank, target_modules="all-linear", exclude_modules=["lm_head"]))
     counted = counted_flops(updates)
     # Without attention, as PyTorch counts; `test_work.py` compares its pairs one by one.
     student, teacher = (replace(shape, queries=0) for shape in (setting.student, setting.teacher))
@@ -83,6 +92,18 @@ def test_a_small_forward_waits_for_python_and_a_large_one_for_the_device():
     starved = replace(updates.setting, cluster=Cluster(replace(device, launch=0.0, bandwidth=1.0, streaming=1.0), 1))
     # AdamW moves 36 bytes of each weight.
     assert time_of(starved).phases["optimiser"] == 36 * starved.trained
+
+
+def test_a_rollout_reads_all_experts_and_adds_their_adapters_in_every_forward():
+    setting = Updates("qwen3_moe", questions=4).setting
+    device = replace(setting.cluster.device, launch=0.0, bandwidth=1.0, streaming=1.0)
+    starved, student = replace(setting, cluster=Cluster(device, 1)), setting.student
+    forwards = 64 // 8 * setting.passes
+    before = time_of(starved).phases["rollout"]
+    assert before > forwards * 4 * (student.layers * student.layer + student.head)
+    after = time_of(replace(starved, adapter_rank=2)).phases["rollout"]
+    # Read and written, twice.
+    assert after - before == pytest.approx(forwards * 4 * 4 * student.folded)
 
 
 def test_what_processes_send():

@@ -33,8 +33,8 @@ def test_what_decides_an_option(tmp_path):
     study = read_study(path, overrides=["rank_weight=0.6", "b.rank_weight=0.7", "warmup_steps=3"])
     names = ("learning_rate", "rho", "mu", "delta", "rank_weight", "seed", "warmup_steps")
     first, second = (tuple(study.options("a", seed)[name] for name in names) for seed in (1, 2))
-    assert first == (5e-4, 0.1, 0.3, 0.5, 0.6, 1, 3)
-    assert second == (5e-4, 0.1, 0.4, 0.5, 0.6, 2, 3)
+    assert first == (2e-4, 0.1, 0.3, 0.5, 0.6, 1, 3)
+    assert second == (2e-4, 0.1, 0.4, 0.5, 0.6, 2, 3)
     assert study.options("b", 2)["rank_weight"] == 0.7
     # What takes turns stays with its seed where others are left out.
     some = with_seeds(study, [2])

@@ -164,6 +164,25 @@ def test_a_server_that_is_slow(local, fake, url):
         remote_at(url, timeout=0.2, attempts=2).hidden(readings_of(local, 1))
 
 
+def test_a_server_that_sends_byte_by_byte(local, fake, url):
+    def drip(server, handler, body):
+        reply(handler, 200, b"", {"metadata": "{}"}, length=10_000)
+        while True:
+            handler.wfile.write(b"0")
+            time.sleep(0.05)
+
+    fake.faults, fake.for_ever = [drip], True
+    message = r"question q0: .* in 1 attempt\(s\): TimeoutError: the reply was not whole after 1 s"
+    with pytest.raises(ForkLeftError, match=message):
+        remote_at(url, timeout=0.6, attempts=1).hidden(readings_of(local, 1))
+
+
+def test_a_long_wait_at_the_start_is_told_of(local, fake, url, caplog):
+    fake.faults = [lambda *request: time.sleep(0.5) or False]
+    remote_at(url, patience=0.1).check(known(local))
+    assert f"no hidden states from {url} for 0 s; a request is given up after" in caplog.text
+
+
 def test_a_server_that_restarts_is_looked_at_again(local, fake, url):
     # One request after the other, so that it is a reading that loses the server.
     remote = remote_at(url, concurrency=1)

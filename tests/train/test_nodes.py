@@ -9,6 +9,10 @@ import torch
 import trainer_runs
 from exact import assert_exact
 from nodes import TESTS, run_nodes
+from state_servers import FakeVllm, hang_up, serving
+
+from forkleft.teacher import AnswerCache, StateServer, cached_answers, load_teacher
+from forkleft.teacher.answers import Renamed
 
 PROGRAM = str(TESTS / "trainer_runs.py")
 # Plain descent in float64, which shows rounding as what it is. The last update of an epoch has one question of four.
@@ -52,6 +56,42 @@ def test_two_nodes_learn_as_one_process(tmp_path, alone):
     done = run_nodes(2, words(tmp_path / "run"))
     assert [code for code, _ in done] == [0, 0], [error[-2000:] for _, error in done]
     assert_as_alone(tmp_path / "run", alone)
+
+
+@pytest.fixture
+def served(tmp_path):
+    """The teacher of the runs on a server, in float64, with its answers in a file; and its folder, file and address."""
+    local = trainer_runs.local_teacher(torch.float64)
+    for part in (local.model, local.tokenizer):
+        part.save_pretrained(tmp_path / "teacher")
+    fake = FakeVllm(local.model)
+    fake.dtype = torch.float64
+    remote = load_teacher(tmp_path / "teacher", dtype=torch.float64, server=StateServer("http://none", "teacher"))
+    asked = [[{"role": "user", "content": row["question"]}] for row in trainer_runs.ROWS]
+    budget = trainer_runs.SETTINGS["teacher_max_new_tokens"]
+    cached_answers(Renamed(local, remote.identity), AnswerCache(tmp_path / "answers"), asked, max_new_tokens=budget)
+    with serving(fake) as url:
+        yield fake, {"served": [str(tmp_path / "teacher"), url], "answer_cache": str(tmp_path / "answers")}
+
+
+@pytest.mark.slow
+def test_two_processes_learn_from_one_server_as_one_with_the_teacher_in_memory(tmp_path, served):
+    """Also if the server fails for a moment, while both read it. Every response is taught."""
+    fake, where = served
+    changes = CHANGES | {"supervision": "opd", "max_steps": 2, "save_strategy": "no"}
+    del changes["questions"]
+    trainer = trainer_runs.make_trainer(tmp_path / "alone", **changes | {"dtype": torch.float64})
+    trainer.train()
+    # Each process reads four texts for the first look; then both are in their first update.
+    fake.faults = [lambda *request: False] * 10 + [hang_up] * 3
+    ((code, error),) = run_nodes(1, [PROGRAM, str(tmp_path / "run"), json.dumps(changes | where)], per_node=2)
+    assert code == 0, error[-2000:]
+    assert not fake.faults
+    # Both processes look at the start and in each of two updates of four questions.
+    looks = [body for body in fake.asked if body["embed_dtype"] == "float32"]
+    assert len(looks) >= 2 * 3 * 4
+    assert len(fake.asked) - len(looks) >= 2 * 4
+    assert_as_alone(tmp_path / "run", trainer.model.state_dict())
 
 
 @pytest.mark.slow

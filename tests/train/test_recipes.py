@@ -217,6 +217,7 @@ def test_an_empty_value_is_none(tmp_path):
         ("answers_attempts: 0\n", [], "answers_attempts must be a whole number of at least 1, found 0"),
         ("answers_timeout: 0\n", [], "answers_timeout must be more than 0 seconds, found 0.0"),
         ("teacher_attempts: 0\n", [], "teacher_attempts must be a whole number of at least 1, found 0"),
+        ("teacher_batch_size: 0\n", [], "teacher_batch_size must be a whole number of at least 1, found 0"),
         ("teacher_timeout: -1\n", [], "teacher_timeout must be more than 0 seconds, found -1.0"),
         ("teacher_url: node7:8000\n", [], "teacher_url must begin with http:// or https://, found 'node7:8000'"),
         ("teacher_url: http://me:pw@node7\n", [], "teacher_url must hold no user and password"),
