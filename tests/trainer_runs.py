@@ -80,7 +80,7 @@ def make_trainer(output, *, rows=ROWS, verdicts="all-routes", dtype=torch.float3
         settings["peft_config"] = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     student = tiny_student(FAMILIES[0], tokenizer=tokenizer, dtype=dtype)
     if served is None:
-        teacher = local_teacher(dtype)
+        teacher = local_teacher(dtype, tokenizer)
     else:
         folder, url = served
         server = StateServer(url, "teacher", pause=0.01)
@@ -95,8 +95,8 @@ def make_trainer(output, *, rows=ROWS, verdicts="all-routes", dtype=torch.float3
     return trainer
 
 
-def local_teacher(dtype):
-    return Teacher(tiny_model("qwen2", seed=9, hidden_size=24, dtype=dtype), tiny_tokenizer(), stop_ids=[STOP])
+def local_teacher(dtype, tokenizer):
+    return Teacher(tiny_model("qwen2", seed=9, hidden_size=24, dtype=dtype), tokenizer, stop_ids=[STOP])
 
 
 def state_digest(trainer) -> str:

@@ -152,6 +152,7 @@ def test_answers_are_asked_for_the_questions_that_training_asks(tmp_path, capsys
     rows = [{"question": "a=4;b=a+a;c=6*b;d=c+9;d?", "answer": "7"}, {"question": "a=4;" * 200 + "a?", "answer": "4"}]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["answer", "--config", LAB, *QUICK, "--train_data", str(data), "--output_dir", str(tmp_path / "run")]
+    words += ["--verifier", "lab", "--columns="]
     assert main(words) == 2
     assert "exceed the student's context of 512" in capsys.readouterr().err
     assert main([*words, "--long_prompts", "skip"]) == 0

@@ -61,7 +61,7 @@ def test_two_nodes_learn_as_one_process(tmp_path, alone):
 @pytest.fixture
 def served(tmp_path):
     """The teacher of the runs on a server, in float64, with its answers in a file; and its folder, file and address."""
-    local = trainer_runs.local_teacher(torch.float64)
+    local = trainer_runs.local_teacher(torch.float64, trainer_runs.tiny_tokenizer())
     for part in (local.model, local.tokenizer):
         part.save_pretrained(tmp_path / "teacher")
     fake = FakeVllm(local.model)

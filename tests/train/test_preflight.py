@@ -70,7 +70,7 @@ def write_rows(path, *rows):
 )
 def test_a_mistake_costs_no_loading(tmp_path, capsys, no_weights, words, message):
     write_rows(tmp_path / "rows.jsonl", ROW)
-    write_rows(tmp_path / "blank.jsonl", ROW | {"answer": ""})
+    write_rows(tmp_path / "blank.jsonl", ROW | {"answer": "", "solution": ""})
     write_rows(tmp_path / "long.jsonl", ROW | {"question": "a=4;" * 200 + "a?"})
     (tmp_path / "file").touch()
     places = {"ROWS": "rows.jsonl", "BLANK": "blank.jsonl", "LONG": "long.jsonl", "FILE": "file"}
