@@ -85,7 +85,7 @@ def _prepare(recipe: "AdaptRecipe", config: "AdaptConfig", folder: "RunFolder") 
     in_main_process(partial(check_folder, config, folder))
     student = runs.student_of(recipe, weights=False)
     if recipe.lora_rank is not None:
-        runs.check_adapters(runs.adapters_of(recipe, recipe.lora_rank), student)
+        runs.check_adapters(runs.adapters_of(recipe, recipe.lora_rank), student, merge=recipe.merge_adapters)
     held_out = None
     if recipe.eval_data is not None:
         rows = runs.eval_rows(recipe, recipe.eval_data, config)

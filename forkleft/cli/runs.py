@@ -26,6 +26,7 @@ from forkleft.report.curves import draw_curves
 from forkleft.report.page import write_report
 from forkleft.students import Student, load_student
 from forkleft.students.adapters import no_peft
+from forkleft.students.saving import check_mergeable
 from forkleft.teacher import (
     AnswerCache,
     AnswerServer,
@@ -170,7 +171,7 @@ def prepare(recipe: Recipe, config: ForkLeftConfig, folder: RunFolder) -> Prepar
         in_main_process(teacher.server.check)
     check_adapted(student, config)
     if recipe.lora_rank is not None:
-        check_adapters(adapters_of(recipe, recipe.lora_rank), student)
+        check_adapters(adapters_of(recipe, recipe.lora_rank), student, merge=recipe.merge_adapters)
     held_out, verifier = None, config.named_verifier()
     if recipe.eval_data is not None:
         held_out = prepare_examples(student, teacher, eval_rows(recipe, recipe.eval_data, config), config, verifier)
@@ -403,11 +404,14 @@ def adapters_of(recipe: StudentRecipe, rank: int) -> Any:
     )
 
 
-def check_adapters(adapters: Any, student: Student) -> None:
-    """Raise ForkLeftError if a student cannot have these adapters."""
+def check_adapters(adapters: Any, student: Student, *, merge: bool) -> None:
+    """Raise ForkLeftError if a student cannot have these adapters, or if they are to be merged and cannot be."""
     from peft import get_peft_model
 
+    model = copy.deepcopy(student.model)
     try:
-        get_peft_model(copy.deepcopy(student.model), adapters)
+        get_peft_model(model, adapters)
     except ValueError as error:
         raise ForkLeftError(f"the adapters cannot be made: {error}; mend lora_rank, lora_targets, …") from error
+    if merge:
+        check_mergeable(model)

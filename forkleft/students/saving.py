@@ -113,19 +113,9 @@ def refuse_taken(output: Path) -> None:
     check_writable(output)
 
 
-def _whole_parameters(
-    model: PreTrainedModel, merge_adapters: bool
-) -> tuple[dict[str, torch.Tensor], dict[torch.Tensor, Any]]:
-    """The stock parameters by their stock names, also where PEFT has put adapters around their modules.
-
-    Also returns the adapted layer of every weight that has adapters.
-    """
-    adapted = {name: module for name, module in model.named_modules() if hasattr(module, "base_layer")}
-    if adapted and not merge_adapters:
-        raise ForkLeftError(
-            f"the student has adapters in {len(adapted)} of its modules; say merge_adapters=True to add them into the "
-            "weights, or save the adapters alone with PeftModel.save_pretrained"
-        )
+def check_mergeable(model: PreTrainedModel) -> None:
+    """Raise ForkLeftError if a model has adapters that cannot be added into its weights when it is saved."""
+    adapted = _adapted(model)
     for name, layer in adapted.items():
         _check_plain(layer, name)
     if "lm_head" in adapted and model.config.tie_word_embeddings:
@@ -133,6 +123,26 @@ def _whole_parameters(
             "lm_head has an adapter, but its weight is the embedding's too and cannot hold it; leave the head out of "
             "the adapters"
         )
+
+
+def _adapted(model: PreTrainedModel) -> dict[str, Any]:
+    return {name: module for name, module in model.named_modules() if hasattr(module, "base_layer")}
+
+
+def _whole_parameters(
+    model: PreTrainedModel, merge_adapters: bool
+) -> tuple[dict[str, torch.Tensor], dict[torch.Tensor, Any]]:
+    """The stock parameters by their stock names, also where PEFT has put adapters around their modules.
+
+    Also returns the adapted layer of every weight that has adapters.
+    """
+    adapted = _adapted(model)
+    if adapted and not merge_adapters:
+        raise ForkLeftError(
+            f"the student has adapters in {len(adapted)} of its modules; say merge_adapters=True to add them into the "
+            "weights, or save the adapters alone with PeftModel.save_pretrained"
+        )
+    check_mergeable(model)
     parameters: dict[str, torch.Tensor] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         owner = next((layer for layer in adapted if name.startswith(f"{layer}.")), None)
@@ -168,7 +178,10 @@ def _check_described(views: Mapping[str, torch.Tensor], config: PreTrainedConfig
 def _check_plain(layer: Any, name: str) -> None:
     plain = isinstance(layer.base_layer, torch.nn.Linear) and hasattr(layer, "lora_A")
     if not plain or any(getattr(layer, "use_dora", {}).values()) or any(getattr(layer, "lora_bias", {}).values()):
-        raise ForkLeftError(f"{name} has adapters other than plain LoRA of a linear layer; merge them with PEFT first")
+        raise ForkLeftError(
+            f"{name} has adapters other than plain LoRA of a linear layer, which cannot be merged into its weights; "
+            "name other lora_targets, or save them apart (merge_adapters: false)"
+        )
 
 
 @torch.no_grad()

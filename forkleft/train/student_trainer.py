@@ -24,6 +24,7 @@ from forkleft.rollout import decode, decoding_of
 from forkleft.students import Student, save_student
 from forkleft.students.adapters import note_base
 from forkleft.students.loading import write_sidecar
+from forkleft.students.saving import check_mergeable
 from forkleft.students.shards import make_readable
 from forkleft.train.batches import Loader, batches_of
 from forkleft.train.collect import Clock
@@ -85,6 +86,9 @@ class StudentTrainer(SavingTrainer):
             set_seed(args.seed)
             # Adapters go into the student's own modules, so that its readouts and rollouts use them.
             model = get_peft_model(model, peft_config)
+            if merge_adapters:
+                # Now, and not when all is learned and to be saved.
+                check_mergeable(student.model)
         self.student, self.merge_adapters = student, merge_adapters
         self.decoding = decoding_of(student.family, args.eval_decoding)
         super().__init__(

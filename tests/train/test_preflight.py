@@ -62,6 +62,10 @@ def write_rows(path, *rows):
         (["--answers_url", "http://127.0.0.1:9/v1"], "cannot reach http://127.0.0.1:9/v1"),
         (["--teacher_url", "http://127.0.0.1:9"], "cannot reach http://127.0.0.1:9"),
         (["--lora_rank", "2", "--lora_targets", "[no_proj]"], "the adapters cannot be made"),
+        (
+            ["--lora_rank", "2", "--lora_targets", "[embed_tokens]", "--merge_adapters"],
+            "embed_tokens has adapters other than plain LoRA of a linear layer, which cannot be merged",
+        ),
         (["--save_at", "[3, 60]"], "save_at must hold updates from 1 to 50"),
         (["--max_steps", "-1", "--num_train_epochs", "1", "--eval_at", "[3]"], "eval_at must hold updates from 1 to 2"),
         (["--eval_data="], "eval_strategy asks for evaluations, and there is no eval_data"),
