@@ -52,12 +52,14 @@ def lessons_of(
     responses: list[list[int]],
     verdicts: Sequence[tuple[bool, bool]],
     settings: ObjectiveSettings,
+    *,
+    reference: bool = True,
 ) -> list[Lesson]:
-    """Routes by the scripted verdicts, and the draws. References are random and as long as the budget."""
+    """Routes by the scripted verdicts, and the draws. References, if any, are random and as long as the budget."""
     vocabulary, stop_ids = student.head_weight.shape[0], student.vocabulary.stop_ids
     references = random_ids(len(prompts), settings.budget - 1, vocabulary, seed=2)
     lessons = []
-    for k, (prompt, response, reference, (student_right, teacher_right)) in enumerate(
+    for k, (prompt, response, solution, (student_right, teacher_right)) in enumerate(
         zip(prompts, responses, references, verdicts, strict=True)
     ):
         lesson = plan(
@@ -68,7 +70,7 @@ def lessons_of(
             stop_ids,
             student_right=student_right,
             teacher_right=teacher_right,
-            reference=[*reference, stop_ids[0]],
+            reference=[*solution, stop_ids[0]] if reference else None,
             seed=0,
             update=0,
         )
