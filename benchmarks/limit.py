@@ -26,10 +26,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.update import lessons_of, taught
+from forkleft.lab.questions import held_out
 from forkleft.objective.denoising import Sample, draw, prediction_loss
 from forkleft.objective.head import TeacherRows, head_rows
 from forkleft.objective.supervision import Lesson, ObjectiveSettings
 from forkleft.objective.update import update_loss
+from forkleft.prompts import prompt_ids
 from forkleft.rollout import generate
 from forkleft.students import Family, Student, load_student
 from forkleft.teacher import Teacher
@@ -44,7 +46,10 @@ _Product = tuple[str, _Factor, _Factor]
 
 @dataclass(frozen=True)
 class Size:
-    """A model and an update for it. questions: of prompt and response tokens each; passes: of a block."""
+    """A model and an update for it.
+
+    questions: of prompt and response tokens each (the lab's own have their own length); passes: of a block.
+    """
 
     make: Callable[[], Student]
     questions: int
@@ -164,7 +169,13 @@ class Case:
         self.size, self.student = size, size.make()
         words = self.student.head_weight.shape[0]
         self.teacher = Teacher(_qwen3(2, 128, words), None, stop_ids=self.student.vocabulary.stop_ids)
-        self.prompts = self._texts(size.prompt, 1)
+        tokenizer = self.student.tokenizer
+        if tokenizer is None:
+            self.prompts = self._texts(size.prompt, 1)
+        else:
+            # A trained student ends its answer to random words at once.
+            questions = held_out("chain-4", size.questions)
+            self.prompts = [prompt_ids(tokenizer, [{"role": "user", "content": item.prompt}]) for item in questions]
         # Random models are alike everywhere: with the usual mu no pair would be ranked.
         self.settings = ObjectiveSettings(budget=size.response, mu=0.01, geometry="canvas", rho=0.5)
         self.lessons: list[Lesson] = []
