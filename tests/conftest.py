@@ -1,4 +1,5 @@
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ from exact import float64_throughout
 from skips import skip_or_fail
 
 float64_throughout()
+# Shells start what runs in the background with this signal ignored, and so would all that tests start and send it to.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["browser"]
 
