@@ -69,6 +69,7 @@ def page(found: Gathered) -> str:
     there = {name for name, html in parts.items() if html} | {"viewer"} | ({"orders"} if shown else set())
     links = "".join(f'<a href="#{name}">{told}</a>' for name, told in _SECTIONS.items() if name in there)
     runs = [_run(run) for run in found.runs]
+    judges = list({run["judges"] for run in runs})
     # Which explains the method, and so is of a run that follows it, if there is one.
     candidates = [(k, trace) for k, (number, trace) in enumerate(traces) if _follows(runs[number])]
     index = {
@@ -100,7 +101,7 @@ def page(found: Gathered) -> str:
             "summary": sections.summary(found),
             **parts,
             "measured": sections.measured(found) if parts["result"] else "The gain itself was not measured.",
-            "judged": _JUDGED[judged.pop()] if len(judged := {run["judges"] for run in runs}) == 1 else "",
+            "judged": _JUDGED[judges[0]] if len(judges) == 1 else "",
             "data": "\n".join(json_block(name, value) for name, value in blocks.items()),
         },
     )
