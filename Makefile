@@ -13,7 +13,8 @@ help:
 	@echo "make test    run the tests"
 	@echo "make setup   create $(VENV) from requirements.lock"
 	@echo "make lint    check style and types  make format  apply the style"
-	@echo "make bench   run the benchmarks     make lock    pin the dependencies anew"
+	@echo "make bench   run the benchmarks, or some: make bench ROW=readout"
+	@echo "make lock    pin the dependencies anew"
 	@echo "make faults  crashes, full disks, hostile input, endurance: hours (docs/reliability.md)"
 	@echo "make results write docs/results.md from docs/results"
 	@echo "make clean   remove $(VENV) and caches"
@@ -71,7 +72,7 @@ format: $(READY)
 # sequences on a CPU spend a quarter of their time on that. docs/training.md says it to users.
 bench: $(READY)
 	MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=8589934592 MALLOC_TOP_PAD_=67108864 \
-	  $(BIN)/python -m benchmarks
+	  $(BIN)/python -m benchmarks $(if $(ROW),--row $(ROW))
 
 # Faults at length; the tests have short forms. The table at the end says what was injected, survived and lost.
 faults: $(READY)

@@ -1,6 +1,12 @@
-"""Run every benchmark, print the table and write `benchmarks/results.json`."""
+"""Run the benchmarks, print the table and write `benchmarks/results.json`.
 
+make bench                  all
+make bench ROW=readout      one
+"""
+
+import argparse
 import json
+import platform
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -9,33 +15,55 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import growth, loss, readout, rollout, update, verify
+from benchmarks import growth, limit, loss, readout, rollout, update, verify
+from benchmarks.harness import Result, seconds
 
+ROWS = {
+    "rollout": rollout,
+    "readout": readout,
+    "loss": loss,
+    "update": update,
+    "limit": limit,
+    "growth": growth,
+    "verify": verify,
+}
 THREADS = 1
+OUTPUT = Path(__file__).with_name("results.json")
 
 
 def main() -> int:
     """Exit code 1 if a goal is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
+    parser.add_argument("--row", nargs="+", choices=ROWS, default=list(ROWS), help="(default: all)")
+    chosen = parser.parse_args().row
     # One thread on both sides: a second one helps large and small tensors unequally, and the machine may be shared.
     torch.set_num_threads(THREADS)
     console = Console()
-    results = []
-    for module in (rollout, readout, loss, update, growth, verify):
-        with console.status(module.__name__):
-            results += module.run()
-    table = Table(title="Benchmarks", caption=f"median of interleaved repeats, {THREADS} thread")
+    results: list[Result] = []
+    took = {}
+    for name in chosen:
+        with console.status(name):
+            took[name] = seconds(lambda module=ROWS[name]: results.extend(module.run()))
+        console.print(f"{name}: {took[name]:.0f} s", style="dim", highlight=False)
+    console.print(_table(results))
+    rows = [asdict(result) | {"met": result.met} for result in results]
+    settings = {"threads": THREADS, "torch": torch.__version__, "python": platform.python_version()}
+    page = {"settings": settings, "seconds": took, "rows": rows}
+    OUTPUT.write_text(json.dumps(page, indent=2) + "\n", encoding="utf-8")
+    return 1 if any(result.met is False for result in results) else 0
+
+
+def _table(results: list[Result]) -> Table:
+    table = Table(title="Benchmarks", caption=f"medians of interleaved repeats, {THREADS} thread")
     table.add_column("measured")
     for column in ("value", "goal", "met", "spread"):
         table.add_column(column, justify="right")
     for result in results:
         low, high = result.spread
         met = {True: "[green]yes[/]", False: "[red]no[/]", None: ""}[result.met]
-        goal = "" if result.goal is None else f"{result.goal}x"
-        table.add_row(result.name, f"{result.value:.2f}x", goal, met, f"{low:.2f}–{high:.2f}")
-    console.print(table)
-    rows = [asdict(result) | {"met": result.met} for result in results]
-    Path(__file__).with_name("results.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    return 1 if any(result.met is False for result in results) else 0
+        goal = "" if result.goal is None else f"{result.goal}{result.unit}"
+        table.add_row(result.name, f"{result.value:.2f}{result.unit}", goal, met, f"{low:.2f}–{high:.2f}")
+    return table
 
 
 if __name__ == "__main__":

@@ -5,18 +5,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-REPEATS = 5
+REPEATS = 3
 
 
 @dataclass(frozen=True)
 class Result:
     """One row. `goal` reads like `>= 7`, or is None where a figure is only reported; `spread` is the lowest and
-    highest ratio of the repeats."""
+    highest value of the repeats; `unit` stands behind the value."""
 
     name: str
     value: float
     goal: str | None
     spread: tuple[float, float]
+    unit: str = "x"
 
     @property
     def met(self) -> bool | None:
@@ -31,12 +32,12 @@ def ratio(
     name: str, slow: Callable[[], object], fast: Callable[[], object], goal: str | None, repeats: int = REPEATS
 ) -> Result:
     """How many times longer `slow` takes than `fast`: the median over repeats that alternate between the two."""
-    ratios = []
-    for _ in range(repeats):
-        times = []
-        for side in (slow, fast):
-            start = time.perf_counter()
-            side()
-            times.append(time.perf_counter() - start)
-        ratios.append(times[0] / times[1])
+    ratios = [seconds(slow) / seconds(fast) for _ in range(repeats)]
     return Result(name, statistics.median(ratios), goal, (min(ratios), max(ratios)))
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long `work` takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

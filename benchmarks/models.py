@@ -29,8 +29,10 @@ def qwen3(vocabulary: int, *, width: int = 128, seed: int = 0) -> PreTrainedMode
 
 
 def random_student(vocabulary: int, block_size: int, *, width: int = 128) -> Student:
-    """A random `qwen3` as a student; its last two ids are stop and mask."""
+    """A random `qwen3` as a student; its last two ids are stop and mask. It never stops before its budget ends."""
     model = qwen3(vocabulary, width=width)
+    # A logit of zero is never the highest of so many.
+    torch.nn.init.zeros_(model.lm_head.weight[vocabulary - 2])
     return Student.from_model(model, Family("block", block_size), vocabulary - 1, [vocabulary - 2])
 
 

@@ -1,14 +1,14 @@
 """A whole update against the method written plainly: rollout, teacher, readouts, losses, backward.
 
-Qwen3, 4 layers, width 128, 32,000 words; 8 questions, prompt 64, response 256, blocks of 32, 32 passes, a quarter of
+Qwen3, 4 layers, width 128, 8,192 words; 8 questions, prompt 64, response 128, blocks of 32, 32 passes, a quarter of
 the positions; a random model as teacher, scripted verdicts. The plain side encodes the whole canvas anew in every pass,
 reads every selected position in a forward of its own, and holds the logits of all positions of a question. Where being
 efficient is easy, it is: the batch is written together, the teacher and the all-mask probe take one forward for each
 question, and the head is applied once for each question, to the rows that are read.
 
-The plain side takes minutes. So it runs once, between three runs of ours, and its rollout with full logits is timed on
+The plain side takes long. So it runs once, between three runs of ours, and its rollout with full logits is timed on
 the first block alone: every pass encodes the same canvas, so each block takes as long. Processor time, not wall time:
-in minutes a shared machine changes more than it does between short repeats.
+in that time a shared machine changes more than it does between short repeats.
 
 Shapes: R questions, L columns of the canvas, S selected positions of a question, V words.
 """
@@ -32,7 +32,7 @@ from forkleft.rollout import generate
 from forkleft.students import Student
 from forkleft.teacher import Teacher
 
-VOCABULARY, PROMPT, LENGTH, BLOCK = 32_000, 64, 256, 32
+VOCABULARY, PROMPT, LENGTH, BLOCK = 8192, 64, 128, 32
 # Of student and teacher: 2 questions on CE, 4 on LEFTOPD, 2 on GOLD.
 VERDICTS = [(True, True), (False, True), (False, True), (False, False)] * 2
 

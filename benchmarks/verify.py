@@ -1,4 +1,4 @@
-"""10,000 mathematical responses through two worker processes, after their start, judged in both ways.
+"""2,500 mathematical responses through two worker processes, after their start, judged in both ways.
 
 The responses are the reference solutions of GSM8K (training and test) and MATH500, first with their own answers, then
 with answers of other questions, which takes longer because every way to be equal is tried. No pair occurs twice. The
@@ -18,7 +18,8 @@ from forkleft.evaluate.benchmarks import read_items
 from forkleft.verify import math, opdlm
 from forkleft.verify.pool import Pool
 
-COUNT, WORKERS, SECONDS, COMPARED = 10_000, 2, 60, 500
+# Every fourth of 10,000.
+COUNT, EVERY, WORKERS, SECONDS, COMPARED = 2500, 4, 2, 15, 250
 FILES = ("math500.jsonl", "gsm8k_test.jsonl", "gsm8k_train.jsonl.gz")
 
 
@@ -53,7 +54,7 @@ def _rows(
     wrong = [pair[0][-60:] for pair, (correct, *_) in zip(pairs[:own], judged[:own], strict=True) if not correct]
     assert not wrong, f"judged wrong with their own answers: {wrong}"
     return [
-        Result(f"verify {kind}: 10,000 responses on two workers / {SECONDS} s", used, "<= 1", (used, used)),
+        Result(f"verify {kind}: {COUNT:,} responses on two workers / {SECONDS} s", used, "<= 1", (used, used)),
         Result(f"verify {kind}: in this process / two workers", share, None, (share, share)),
     ]
 
@@ -66,4 +67,4 @@ def _pairs(folder: Path) -> tuple[list[tuple[str, str]], int]:
         for item in read_items(folder / name)
     ]
     crossed = [(response, answer) for (response, _), (_, answer) in pairwise(solved)]
-    return (solved + crossed)[:COUNT], len(solved)
+    return (solved + crossed)[: COUNT * EVERY : EVERY], len(solved[::EVERY])

@@ -4,6 +4,7 @@
 """
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,6 +107,11 @@ class RunConfig(TrainingArguments):
             raise ForkLeftError("remove_unused_columns would remove the questions; leave it off")
         if self.fp16 or self.deepspeed is not None:
             raise ForkLeftError("fp16 and DeepSpeed step where ForkLeft must be able not to; use bf16, and FSDP")
+        started = int(os.environ.get("WORLD_SIZE", "1"))
+        if started > 1 and self.world_size == 1:
+            raise ForkLeftError(
+                f"started as {started} processes, but without a GPU they do not work together; add --use_cpu true"
+            )
         if self.n_gpu > 1:
             raise ForkLeftError(
                 f"found {self.n_gpu} GPUs in one process; start one process for each with torchrun or accelerate launch"

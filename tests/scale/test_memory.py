@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from measured import LiveBytes
 from peft import LoraConfig, get_peft_model
 from scales import BLOCKS, GOLD, Updates
 from tiny import STOP, tiny_model
 
+from benchmarks.memory import LiveBytes
 from forkleft.objective.routes import Route
 from forkleft.rollout.orders import _summarise
 from forkleft.scale.devices import Cluster, parse_gpus

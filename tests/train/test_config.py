@@ -101,3 +101,10 @@ def test_processes_that_do_not_divide_an_update(tmp_path, monkeypatch):
     monkeypatch.setattr(ForkLeftConfig, "world_size", 3)
     with pytest.raises(ForkLeftError, match="must be a multiple of the processes, which are 3, found 32; change"):
         ForkLeftConfig(str(tmp_path), questions_per_update=32, use_cpu=True)
+
+
+def test_processes_that_would_not_work_together(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ForkLeftError, match="started as 2 processes, but without a GPU"):
+        ForkLeftConfig(tmp_path)
