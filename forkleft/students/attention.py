@@ -66,6 +66,8 @@ class Layout(Protocol):
         """
 
 
+# A compiled layer stops before it and goes on behind it (`compiling.py`): layouts differ from forward to forward.
+@torch.compiler.disable
 def forkleft_attention(
     module: Any,
     query: torch.Tensor,

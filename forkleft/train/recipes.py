@@ -226,6 +226,7 @@ _TEXTS = {
     "resume_from_checkpoint": "Go on with the run in output_dir: true from its newest whole checkpoint, or the folder "
     "of one of its checkpoints. A larger max_steps makes the run longer.",
     "disable_tqdm": "Plain lines of progress in a terminal, too, instead of a bar that moves.",
+    "torch_compile": "Compile the student's decoder layers, for readouts and rollouts.",
     "fp16": "Refused: use bf16. fp16 steps where ForkLeft must be able not to.",
     "deepspeed": "Refused: use fsdp. DeepSpeed steps where ForkLeft must be able not to.",
 }

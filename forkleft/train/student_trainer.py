@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import DynamoBackend, gather_object
 from torch.utils.data import DataLoader
 from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
@@ -23,6 +23,7 @@ from forkleft.files import write_text
 from forkleft.rollout import decode, decoding_of
 from forkleft.students import Student, save_student
 from forkleft.students.adapters import note_base
+from forkleft.students.compiling import compile_layers
 from forkleft.students.loading import write_sidecar
 from forkleft.students.saving import check_mergeable
 from forkleft.students.shards import make_readable
@@ -99,6 +100,10 @@ class StudentTrainer(SavingTrainer):
             eval_dataset=eval_dataset,
             **settings,
         )
+        if args.torch_compile:
+            # Not the whole model, as Accelerate would: it is called for rollouts and readouts, by our own attention.
+            self.accelerator.state.dynamo_plugin.backend = DynamoBackend.NO
+            compile_layers(student, backend=args.torch_compile_backend or "inductor", mode=args.torch_compile_mode)
         answer_calls(model)
         for printer in (PrinterCallback, ProgressCallback):
             self.remove_callback(printer)

@@ -352,6 +352,21 @@ def test_gradient_checkpointing_changes_nothing(tmp_path):
         assert_exact(a, b)
 
 
+@pytest.mark.slow
+def test_compiled_layers_change_nothing(tmp_path):
+    """Accelerate does not compile the whole model; the decoder layers are compiled, and the weights end the same."""
+    one = make_trainer(tmp_path / "one", max_steps=2, dtype=torch.float64)
+    one.train()
+    settings = {"torch_compile": True, "torch_compile_backend": "aot_eager"}
+    torch._dynamo.reset()
+    two = make_trainer(tmp_path / "two", max_steps=2, dtype=torch.float64, **settings)
+    two.train()
+    assert two.model_wrapped is two.model
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True):
+        assert_exact(a, b)
+
+
 def test_lora_trains_saves_and_merges(tmp_path):
     trainer = make_trainer(tmp_path, max_steps=2, lora=True, dtype=torch.float64)
     before = copy.deepcopy(dict(trainer.model.named_parameters()))
