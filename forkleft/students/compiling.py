@@ -23,8 +23,8 @@ def compile_layers(student: Student, *, backend: str = "inductor", mode: str | N
     """
     if student.device.type == "cpu" and backend == "inductor" and _compiler() is None:
         raise ForkLeftError(
-            f"torch_compile needs a C++ compiler on a CPU, found none of {', '.join(_COMPILERS)}; install one, or leave "
-            "torch_compile off"
+            f"torch_compile needs a C++ compiler on a CPU, found none of {', '.join(_COMPILERS)}; install one, or "
+            "leave torch_compile off"
         )
     layers: Any = student.model.base_model.layers
     for layer in layers:
