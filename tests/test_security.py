@@ -11,6 +11,7 @@ import pytest
 import forkleft
 from faults import scenarios
 from faults.spawner import Spawner
+from forkleft.cli.main import main
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.evaluation import check_evaluation
 from forkleft.evaluate.protocols import Settings
@@ -72,10 +73,18 @@ def test_yaml_makes_no_objects(tmp_path):
     assert not (tmp_path / "made").exists()
 
 
-def test_files_of_others_import_no_verifier(tmp_path, monkeypatch):
+@pytest.fixture
+def evil(tmp_path, monkeypatch):
+    """The name of a verifier that must not be imported."""
     (tmp_path / "evil_verifier.py").write_text(f"open('{tmp_path}/ran', 'w')\ndef judge(*a): return []\n")
     monkeypatch.syspath_prepend(tmp_path)
-    name = "evil_verifier:judge"
+    yield "evil_verifier:judge"
+    assert "evil_verifier" not in sys.modules
+    assert not (tmp_path / "ran").exists()
+
+
+def test_files_of_others_import_no_verifier(tmp_path, evil):
+    name = evil
     run = tmp_path / "run"
     run.mkdir()
     (run / "recipe.yaml").write_text(f"verifier: {name}\n")
@@ -92,8 +101,33 @@ def test_files_of_others_import_no_verifier(tmp_path, monkeypatch):
     figures = {"items": 1, "expected_items": 1, "samples": 1, "accuracy": accuracy}
     (results / "summary.json").write_text(json.dumps({"results": figures, "configuration": said}))
     assert read_results(results)["b"].summary["configuration"]["verifier"] == name
-    assert "evil_verifier" not in sys.modules
-    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "answer", "adapt", "plan", "eval", "list", "study", "study's benchmark"])
+def test_a_downloaded_file_runs_no_code_without_being_told(tmp_path, monkeypatch, capsys, evil, command):
+    said = {"student": "lab:student-block", "train_data": "lab:train", "train_questions": 4, "output_dir": "out"}
+    recipe = said | {"verifier": evil, "use_cpu": True}
+    taught = recipe | {"teacher": "lab:teacher-strong"}
+    study = {"name": "s", "base": "taught.yaml", "arms": {"a": {}}, "seeds": [1], "benchmarks": ["lab-chain-2"]}
+    benchmark = {"name": "b", "items": 1, "protocol": "generated", "template": "plain", "verifier": evil}
+    judged = study | {"set": {"verifier": "lab"}, "benchmarks": ["benchmark.yaml"]}
+    files = {"recipe": recipe, "taught": taught, "study": study, "benchmark": benchmark, "judged": judged}
+    for name, values in files.items():
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(values))
+    monkeypatch.chdir(tmp_path)
+    words = {
+        "adapt": ["adapt", "--config", "recipe.yaml"],
+        "plan": ["plan", "--config", "taught.yaml", "--gpus", "8x80GB"],
+        "eval": ["eval", "--model", "lab:student-block", "--benchmark", "benchmark.yaml", "--output", "out"],
+        "list": ["eval", "--list", "--benchmark", "benchmark.yaml"],
+        "study": ["study", "run", "study.yaml", "--output", "out"],
+        "study's benchmark": ["study", "run", "judged.yaml", "--output", "out"],
+    }
+    assert main(words.get(command, [command, "--config", "taught.yaml"])) == 2
+    told = capsys.readouterr().err
+    assert f"names the verifier {evil}, whose code would run" in told
+    assert told.endswith("read evil_verifier, and if you trust it add --trust-verifier\n")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["../out", "..", "/tmp/out", "a/b", ".", "cells", "a\0b"])

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
             stop_on_signals=True,
             **settings,
         )
-        with runs.saying_how_to_resume("adapt", folder.path):
+        with runs.saying_how_to_resume("adapt", folder.path, said):
             trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
         if trainer.is_world_process_zero():
             draw_curves(trainer.metrics_file.path, folder.path / "curves.png")

@@ -58,6 +58,12 @@ def model_arguments(command: argparse.ArgumentParser, *, required: bool = True) 
     command.add_argument("--trust-remote-code", action="store_true", help="let a tokenizer run its own code")
 
 
+def trust_verifier_argument(command: argparse.ArgumentParser, file: str) -> None:
+    """Add `--trust-verifier`. file: who may name a verifier then."""
+    help_text = f"import the verifier that {file} names (package.module:function), which runs its code"
+    command.add_argument("--trust-verifier", action="store_true", help=help_text)
+
+
 def template_argument(command: argparse.ArgumentParser) -> None:
     """Add `--chat-template`."""
     help_text = "a Jinja file, or Jinja: where the tokenizer has no chat template, or instead of its own"

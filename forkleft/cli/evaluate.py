@@ -6,8 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forkleft.cli.arguments import Commands, add_command, hide_loading_bars, loading, model_arguments, sampler_arguments
+from forkleft.cli.arguments import (
+    Commands,
+    add_command,
+    hide_loading_bars,
+    loading,
+    model_arguments,
+    sampler_arguments,
+    trust_verifier_argument,
+)
 from forkleft.errors import ForkLeftError, nearest
+from forkleft.trust import Trust
 
 if TYPE_CHECKING:
     from forkleft.evaluate.benchmarks import Benchmark
@@ -36,6 +45,7 @@ def add(commands: Commands) -> None:
     help_text = "of mathematical answers: opdlm (the default, as the paper's were), math (as in training); "
     help_text += "of any that are written: your own function, package.module:function"
     evaluate.add_argument("--verifier", metavar="NAME", help=help_text)
+    trust_verifier_argument(evaluate, "a benchmark's file")
     evaluate.add_argument("--limit", type=int, metavar="N", help="only the first N items")
     evaluate.add_argument("--samples", type=int, default=1, metavar="K", help="responses an item, for avg@k and pass@k")
     sampler_arguments(evaluate)
@@ -104,6 +114,8 @@ def _known_and_chosen(options: argparse.Namespace) -> tuple[dict[str, "Benchmark
     from forkleft.lab.benchmarks import LAB_BENCHMARKS
 
     known = {**BENCHMARKS, **LAB_BENCHMARKS}
+    named = () if options.verifier is None else (options.verifier,)
+    trust = Trust(verifiers=options.trust_verifier, named=named)
     chosen = []
     for name in options.benchmark or ():
         if not name.endswith((".yaml", ".yml")):
@@ -113,7 +125,7 @@ def _known_and_chosen(options: argparse.Namespace) -> tuple[dict[str, "Benchmark
                 raise ForkLeftError(f"there is no benchmark {name!r}; {hint}")
             chosen.append(known[name])
             continue
-        for benchmark in read_benchmarks(name):
+        for benchmark in read_benchmarks(name, trust):
             if benchmark.name in known:
                 raise ForkLeftError(f"{name}: there is a benchmark {benchmark.name} already; give yours another name")
             chosen.append(benchmark)

@@ -1,13 +1,14 @@
-"""The arguments of commands that take a recipe: `forkleft train`, `forkleft answer` and `forkleft adapt`."""
+"""The arguments of commands that take a recipe: `forkleft train`, `answer`, `adapt` and `plan`."""
 
 import argparse
 import textwrap
 from pathlib import Path
 from typing import Any
 
-from forkleft.cli.arguments import hide_loading_bars
+from forkleft.cli.arguments import hide_loading_bars, trust_verifier_argument
 from forkleft.errors import ForkLeftError
 from forkleft.files import missing_yaml
+from forkleft.trust import Trust
 
 # Before the description of an option.
 _INDENT = " " * 4
@@ -15,11 +16,12 @@ _LAB = "recipes/lab.yaml"
 
 
 def recipe_arguments(command: argparse.ArgumentParser, example: str = _LAB) -> None:
-    """Add `--config`, `--options`, and a usage line that says that options of the recipe may follow."""
+    """Add `--config`, `--options`, `--trust-verifier`, and a usage line that says that options may follow."""
     command.usage = f"{command.prog} --config FILE [--OPTION VALUE ...]"
     command.epilog = "Every option of the recipe can be given behind it and then wins: --learning_rate 1e-6."
     command.add_argument("--config", type=Path, metavar="FILE", help=f"a recipe, such as {example}")
     command.add_argument("--options", action="store_true", help="list all options, and what they do")
+    trust_verifier_argument(command, "the recipe")
 
 
 def recipe_options(options: argparse.Namespace, form: str = "TRAIN", example: str = _LAB) -> dict[str, Any] | None:
@@ -38,7 +40,9 @@ def recipe_options(options: argparse.Namespace, form: str = "TRAIN", example: st
     from forkleft.train import recipes
 
     hide_loading_bars()
-    return recipes.read_options(options.config, options.rest, getattr(recipes, form))
+    # --trust-remote-code is an option of recipes: said here, it wins over the file's.
+    trust = Trust(verifiers=options.trust_verifier)
+    return recipes.read_options(options.config, options.rest, getattr(recipes, form), trust)
 
 
 def _list_options(form: str) -> None:

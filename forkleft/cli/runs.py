@@ -48,6 +48,7 @@ from forkleft.train.recipes import API_KEY, TEACHER_API_KEY, Recipe, StudentReci
 from forkleft.train.resume import decisive_data, questions_digest
 from forkleft.train.run_config import RunConfig
 from forkleft.train.trainer import ForkLeftTrainer
+from forkleft.trust import trusting_words
 
 _LOG = logging.getLogger(__name__)
 # A phase of `forkleft answer`, as in training.
@@ -71,14 +72,15 @@ class KeptRecipe(TrainerCallback):
 
 
 @contextmanager
-def saying_how_to_resume(command: str, folder: Path) -> Iterator[None]:
-    """Add to the error of a run that a signal has ended the command that goes on with it."""
+def saying_how_to_resume(command: str, folder: Path, said: Mapping[str, Any]) -> Iterator[None]:
+    """Add to the error of a run that a signal has ended the command that goes on with it. said: its options."""
     try:
         yield
     except StoppedError as error:
         again = shlex.join(["forkleft", command, "--config", str(folder / RECIPE)])
         if error.step:
             again += " --resume_from_checkpoint true"
+        again = " ".join([again, *trusting_words(said)])
         raise StoppedError(f"{error}; to go on: {again}", step=error.step, number=error.number) from error
 
 
@@ -110,7 +112,7 @@ def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> Fo
             stop_on_signals=True,
             **settings,
         )
-        with saying_how_to_resume("train", folder.path):
+        with saying_how_to_resume("train", folder.path, said):
             trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
         if trainer.is_world_process_zero():
             draw_curves(trainer.metrics_file.path, folder.path / "curves.png")

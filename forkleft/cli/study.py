@@ -7,8 +7,9 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from forkleft.cli.arguments import Commands, add_command
+from forkleft.cli.arguments import Commands, add_command, trust_verifier_argument
 from forkleft.errors import ForkLeftError
+from forkleft.trust import Trust
 
 
 def add(commands: Commands) -> None:
@@ -35,6 +36,9 @@ def add(commands: Commands) -> None:
     running.add_argument("--benchmark", nargs="+", metavar="NAME", help="other benchmarks")
     running.add_argument("--limit", type=int, metavar="N", help="only the first N items of each benchmark")
     running.add_argument("--decoding", choices=("static", "native"), help="decode so, as forkleft eval does")
+    trust_verifier_argument(running, "a file of the study")
+    help_text = "obey trust_remote_code: true in the study and its recipes, which runs code of checkpoints"
+    running.add_argument("--trust-remote-code", action="store_true", help=help_text)
     running.add_argument("--dry-run", action="store_true", help="print the cells and how long they would take")
     running.add_argument("--print-commands", action="store_true", help="print the commands of the cells instead")
     launcher = "torchrun --nproc-per-node 8"
@@ -81,6 +85,7 @@ def run(options: argparse.Namespace) -> None:
         benchmarks=options.benchmark,
         limit=options.limit,
         decoding=options.decoding,
+        trust=Trust(verifiers=options.trust_verifier, remote_code=options.trust_remote_code),
     )
     console = Console()
     if options.dry_run:

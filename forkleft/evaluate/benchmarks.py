@@ -26,6 +26,7 @@ from forkleft.errors import ForkLeftError, nearest
 from forkleft.evaluate import prompts
 from forkleft.evaluate.hub import SOURCES, HubData, hub_rows
 from forkleft.files import YamlLoader, read_jsonl
+from forkleft.trust import EVERYTHING, Trust
 from forkleft.verify import LETTERS, Verifier
 
 Protocol = Literal["generated", "slot"]
@@ -120,13 +121,14 @@ class ItemSet:
         return f"{len(self.items)} items" if self.complete else f"{len(self.items)} of {self.benchmark.items} items"
 
 
-def read_benchmarks(path: str | Path) -> list[Benchmark]:
+def read_benchmarks(path: str | Path, trust: Trust = EVERYTHING) -> list[Benchmark]:
     """The benchmarks that a YAML file describes, one in each document.
 
     `name`, `items`, `protocol` and `template` (a text with {question}, or a name of `prompts.TEMPLATES`) are required.
     `data` is one file or several, beside the YAML file or in FORKLEFT_DATA (the first that exists is used), or a data
-    set of the hub. `verifier` may name a function of the user's, which is imported. Raises ForkLeftError for a file
-    that cannot be read, for unknown or missing fields, and for values of the wrong kind.
+    set of the hub. `verifier` may name a function of the user's, which is imported if `trust` allows it. Raises
+    ForkLeftError if not, for a file that cannot be read, for unknown or missing fields, and for values of the wrong
+    kind.
     """
     path = Path(path).expanduser()
     try:
@@ -135,7 +137,7 @@ def read_benchmarks(path: str | Path) -> list[Benchmark]:
         raise ForkLeftError(f"there is no file {path} that describes a benchmark") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ForkLeftError(f"{path} is no YAML file: {error}") from error
-    return [_described(path, document) for document in documents or [None]]
+    return [_described(path, document, trust) for document in documents or [None]]
 
 
 class _BuiltIn(Mapping[str, Benchmark]):
@@ -267,7 +269,7 @@ _NEEDED = ("name", "items", "protocol", "template")
 _WORDS = {str: "text", int: "a whole number from 1 on", list: "a list of texts", dict: "a text for each language"}
 
 
-def _described(path: Path, values: Any) -> Benchmark:
+def _described(path: Path, values: Any, trust: Trust) -> Benchmark:
     """The benchmark of one document of a YAML file."""
     if not isinstance(values, Mapping):
         raise ForkLeftError(f"{path}: expected the fields of a benchmark, as in `name: mine`, found {values!r:.60}")
@@ -285,6 +287,7 @@ def _described(path: Path, values: Any) -> Benchmark:
             raise ForkLeftError(f"{path}: {name}: expected {_WORDS[int]}, found {value}")
     if missing := [name for name in _NEEDED if name not in values]:
         raise ForkLeftError(f"{path}: expected the fields {', '.join(_NEEDED)}, {', '.join(missing)} missing; add them")
+    trust.check(values, str(path))
     given: dict[str, Any] = dict(values)
     if given["protocol"] not in get_args(Protocol):
         raise ForkLeftError(f"{path}: protocol: expected generated or slot, found {given['protocol']!r:.60}")

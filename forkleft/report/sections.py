@@ -370,6 +370,7 @@ def _configuration(run: Run, *, named: bool) -> str:
     head = f"<h3>{escape(run.name)}</h3>" if named else ""
     command = '<p class="small">This run was started from Python, so there is no command; its options are below.</p>'
     if run.has_recipe:
+        # Without the flags that let a recipe run code (`forkleft.trust`): the run may be somebody else's.
         words = ["forkleft", "train", "--config", str(run.folder / "recipe.yaml")]
         command = f'<code class="command">{escape(shlex.join(words))} --output_dir NEW_FOLDER</code>'
     return (

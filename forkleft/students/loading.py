@@ -279,6 +279,6 @@ def _own_tokenizer(folder: Path, trust_remote_code: bool) -> Any:
     if not trust_remote_code:
         raise ForkLeftError(
             f"the tokenizer in {folder} has neither tokenizer.json nor vocab.json and merges.txt, so it needs its own "
-            f"code ({own}); read that, and if you trust it say trust_remote_code=True"
+            f"code ({own}); read that, and if you trust it say trust_remote_code=True (--trust-remote-code)"
         )
     return get_class_from_dynamic_module(name, folder)

@@ -28,6 +28,7 @@ from forkleft.study.grid import Cell, Evaluation
 from forkleft.study.names import CELLS
 from forkleft.train import checkpoints
 from forkleft.train.recipes import recipe_page
+from forkleft.trust import trusting_words
 
 ANSWERS = "teacher_answers.jsonl"
 ROUTES = "routes.jsonl"
@@ -137,6 +138,8 @@ class CellFolder:
             "answer" if self.cell.kind == "answers" else "train",
             "--config",
             str(self.path / "recipe.yaml"),
+            # Whoever runs the study has allowed it.
+            *trusting_words(self.cell.options),
         )
         if self.cell.kind == "answers":
             alone = self.cell.options.get("teacher_device_map") is not None
@@ -162,6 +165,8 @@ class CellFolder:
             words += ["--chat-template", str(self.path / _TEMPLATE)] if "chat_template" in options else []
         if options.get("trust_remote_code"):
             words.append("--trust-remote-code")
+        if evaluation.own_verifier:
+            words.append("--trust-verifier")
         words += _flags(evaluation.settings | {"limit": evaluation.limit})
         name, units = f"eval/{evaluation.folder}", timing.items(evaluation)
         return Task(name, tuple(words), units, folder.exists(), alone=device_map is not None)

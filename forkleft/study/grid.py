@@ -49,7 +49,7 @@ _DIGEST = 16
 class Evaluation:
     """How a cell's model is measured.
 
-    step: the update whose checkpoint it is; None: the final model. described: see `Study`.
+    step: the update whose checkpoint it is; None: the final model. described, own_verifier: see `Study`.
     """
 
     decoding: str
@@ -58,6 +58,7 @@ class Evaluation:
     limit: int | None = None
     step: int | None = None
     described: dict[str, tuple[str, int]] = field(default_factory=dict)
+    own_verifier: bool = False
 
     @property
     def folder(self) -> str:
@@ -90,11 +91,12 @@ class Cell:
     route: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The cell for a file. An evaluation without benchmarks of the user's does not mention their descriptions."""
+        """The cell for a file. An evaluation without benchmarks or verifiers of the user's does not mention them."""
         cell = asdict(self)
         for evaluation in cell["evaluations"]:
-            if not evaluation["described"]:
-                del evaluation["described"]
+            for name in ("described", "own_verifier"):
+                if not evaluation[name]:
+                    del evaluation[name]
         return cell
 
 
@@ -215,7 +217,7 @@ def _training(
 
 
 def _evaluation(study: Study, decoding: str, settings: dict[str, Any], step: int | None = None) -> Evaluation:
-    return Evaluation(decoding, settings, study.benchmarks, study.limit, step, study.described)
+    return Evaluation(decoding, settings, study.benchmarks, study.limit, step, study.described, study.own_verifier)
 
 
 def _digest(kind: CellKind, options: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from forkleft.study.kept import Kept, still_needed
 from forkleft.study.names import CELLS
 from forkleft.study.spec import read_study, with_seeds
 from forkleft.study.timing import Rates
+from forkleft.trust import EVERYTHING, Trust
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,22 @@ def plan_study(
     benchmarks: Sequence[str] | None = None,
     limit: int | None = None,
     decoding: str | None = None,
+    trust: Trust = EVERYTHING,
 ) -> Plan:
     """Plan the study of a file in the folder `root`; the other arguments are those of `read_study`.
 
     seeds: run only these; results of other seeds stay in the tables. Raises ForkLeftError as `read_study` and
     `make_grid` do, and if the folder of that name holds another study.
     """
-    study = read_study(file, base=base, overrides=overrides, benchmarks=benchmarks, limit=limit, decoding=decoding)
+    study = read_study(
+        file,
+        base=base,
+        overrides=overrides,
+        benchmarks=benchmarks,
+        limit=limit,
+        decoding=decoding,
+        trust=trust,
+    )
     chosen = study.seeds if seeds is None else with_seeds(study, seeds).seeds
     folder = root / study.name
     noted = read_noted(folder)

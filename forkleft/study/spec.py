@@ -28,6 +28,7 @@ from forkleft.files import is_file, read_yaml
 from forkleft.lab.benchmarks import LAB_BENCHMARKS
 from forkleft.objective.routes import Route
 from forkleft.train.recipes import checked_options, default_of, option_words, options, read_options
+from forkleft.trust import EVERYTHING, Trust
 
 _KEYS = (
     *("name", "about", "base", "set", "arms", "seeds", "with_seed", "benchmarks", "limit", "decoding", "curve"),
@@ -72,7 +73,8 @@ class Study:
     limit: take only so many items of each benchmark. decoding: settings of an evaluation by name. curve: updates after
     which every run is evaluated too, as numbers or shares (`5%`). compare: pairs of arms, the first minus the second.
     effects: two factors of two levels each, every level with its two arms; the first level minus the second. described:
-    of each benchmark that is not built in, the YAML file that describes it, and its number of items.
+    of each benchmark that is not built in, the YAML file that describes it, and its number of items; own_verifier:
+    whether a function of the user's judges one of them.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Study:
     compare: tuple[tuple[str, str], ...]
     effects: dict[str, dict[str, tuple[str, ...]]]
     described: dict[str, tuple[str, int]] = field(default_factory=dict)
+    own_verifier: bool = False
 
     def options(self, arm: str, seed: int) -> dict[str, Any]:
         """The options of an arm's recipe for one of the study's seeds."""
@@ -102,11 +105,13 @@ def read_study(
     benchmarks: Sequence[str] | None = None,
     limit: int | None = None,
     decoding: str | None = None,
+    trust: Trust = EVERYTHING,
 ) -> Study:
     """The study in a file. Raises ForkLeftError for keys that are missing, unknown or of the wrong kind.
 
     base, benchmarks, limit, decoding (`static` or `native`) replace those of the file; another base also replaces the
-    options that take turns with the seeds. overrides: words such as `max_steps=10` or `L-high.rho=0.5`.
+    options that take turns with the seeds. overrides: words such as `max_steps=10` or `L-high.rho=0.5`. trust: the code
+    that the study, its recipes and its benchmarks may have run; what `overrides` say needs no permission.
     """
     if not path.exists():
         raise ForkLeftError(_no_study(path))
@@ -128,12 +133,12 @@ def read_study(
     # Files that the study names are beside it; those of the command line are relative to the working directory.
     named = said["benchmarks"] if benchmarks is None else list(benchmarks)
     beside = path.parent if benchmarks is None else Path()
-    names, described = _benchmarks(path, named, beside)
+    names, described, own_verifier = _benchmarks(path, named, beside, trust)
     if limit is not None:
         said["limit"] = limit
     if decoding is not None:
         said["decoding"] = {decoding: {} if decoding == _STATIC else {"decoding": decoding}}
-    arms = _arms(path, said, base, overrides)
+    arms = _arms(path, said, base, overrides, trust)
     study = Study(
         name=name,
         about=str(said.get("about") or ""),
@@ -146,6 +151,7 @@ def read_study(
         compare=_compare(path, said.get("compare") or [], arms),
         effects=_effects(path, said.get("effects") or {}, arms),
         described=described,
+        own_verifier=own_verifier,
     )
     return study
 
@@ -181,7 +187,9 @@ def with_seeds(study: Study, seeds: Iterable[int]) -> Study:
     return replace(study, seeds=kept, arms=arms)
 
 
-def _arms(path: Path, said: Mapping[str, Any], base: Path | None, overrides: Sequence[str]) -> dict[str, Arm]:
+def _arms(
+    path: Path, said: Mapping[str, Any], base: Path | None, overrides: Sequence[str], trust: Trust
+) -> dict[str, Arm]:
     given = _mapping(path, "arms", said["arms"])
     if not given:
         raise ForkLeftError(f"{path}: expected at least one arm, found none")
@@ -207,7 +215,14 @@ def _arms(path: Path, said: Mapping[str, Any], base: Path | None, overrides: Seq
             if option not in said_here and (option in own_turns or option not in own)
         }
         options = {k: v for k, v in read_options(file).items() if k not in _OURS}
-        arms[name] = Arm(name, options | shared | own | said_here, with_seed, source)
+        # Of each option, only the file that decides it needs the permission.
+        in_study, stronger = shared | own, {*said_here, *with_seed}
+        trust.check({k: v for k, v in options.items() if k not in stronger | in_study.keys()}, str(file))
+        trust.check({k: v for k, v in in_study.items() if k not in stronger}, str(path))
+        for option, listed in with_seed.items():
+            for value in listed:
+                trust.check({option: value}, str(path))
+        arms[name] = Arm(name, options | in_study | said_here, with_seed, source)
     return arms
 
 
@@ -269,26 +284,30 @@ def _seeds(path: Path, said: Any) -> tuple[int, ...]:
     return tuple(said)
 
 
-def _benchmarks(path: Path, said: Any, beside: Path) -> tuple[tuple[str, ...], dict[str, tuple[str, int]]]:
-    """The names of a study's benchmarks, and of those in YAML files the file and the number of items."""
+def _benchmarks(
+    path: Path, said: Any, beside: Path, trust: Trust
+) -> tuple[tuple[str, ...], dict[str, tuple[str, int]], bool]:
+    """The names of a study's benchmarks; of those in YAML files the file and the number of items; `own_verifier`."""
     if not isinstance(said, list) or not said:
         raise ForkLeftError(f"{path}: benchmarks is a list of names, found {said!r:.60}")
     known = [*BENCHMARKS, *LAB_BENCHMARKS]
     names: list[str] = []
     described: dict[str, tuple[str, int]] = {}
+    own_verifier = False
     for word in said:
         if not str(word).endswith((".yaml", ".yml")):
             _check_names(f"{path}: there is no benchmark", [word], known)
             names.append(word)
             continue
-        for benchmark in read_benchmarks(beside / word):
+        for benchmark in read_benchmarks(beside / word, trust):
             if benchmark.name in known:
                 raise ForkLeftError(f"{word}: there is a benchmark {benchmark.name} already; give yours another name")
             names.append(benchmark.name)
             described[benchmark.name] = (str(beside / word), benchmark.items)
+            own_verifier |= benchmark.verifier.function is not None
     if twice := [name for name in names if names.count(name) > 1]:
         raise ForkLeftError(f"{path}: the benchmark {twice[0]} is named twice")
-    return tuple(names), described
+    return tuple(names), described, own_verifier
 
 
 def _limit(path: Path, said: Any) -> int | None:

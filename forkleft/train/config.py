@@ -35,7 +35,7 @@ class ForkLeftConfig(RunConfig):
     verifier: str = option(
         "math",
         "How answers are checked: math, opdlm (as the paper's scorer does), choice, lab, exact (the "
-        "whole response), or your own function as package.module:function.",
+        "whole response), or your own function as package.module:function (in a file, with --trust-verifier).",
     )
     supervision: str = option(
         ObjectiveSettings.supervision,

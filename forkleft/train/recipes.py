@@ -24,6 +24,7 @@ from forkleft.prompts import read_template
 from forkleft.train.adapt_config import AdaptConfig
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.run_config import NO_BF16, RunConfig, can_bf16
+from forkleft.trust import EVERYTHING, Trust
 
 # The environment variables with the keys of the servers. An option would end up in files and shell histories.
 API_KEY, TEACHER_API_KEY = "FORKLEFT_ANSWERS_API_KEY", "FORKLEFT_TEACHER_API_KEY"
@@ -48,7 +49,10 @@ class StudentRecipe:
     chat_template: str | None = _option(
         None, "The student's chat template, where its tokenizer has none or another is wanted: a Jinja file, or Jinja."
     )
-    trust_remote_code: bool = _option(False, "Run code that comes with a checkpoint, where nothing else reads it.")
+    trust_remote_code: bool = _option(
+        False,
+        "Run code that comes with a checkpoint, where nothing else reads it (in a file, with --trust-remote-code).",
+    )
     dense_attention: bool = _option(False, "On a GPU, let the student attend without FlexAttention (docs/models.md).")
 
     train_data: str = _option(
@@ -251,18 +255,22 @@ def grouped_options(form: Form = TRAIN) -> dict[str, dict[str, Field]]:
     return groups
 
 
-def read_options(path: Path, overrides: Sequence[str] = (), form: Form = TRAIN) -> dict[str, Any]:
+def read_options(
+    path: Path, overrides: Sequence[str] = (), form: Form = TRAIN, trust: Trust = EVERYTHING
+) -> dict[str, Any]:
     """The options of a recipe's file and of the words of a command line, such as `--learning_rate 1e-4` or `--bf16`.
 
     If a chat template is a file, its text is read, so that a saved recipe repeats the run from any folder. The name of
     the file is relative to the recipe's folder, else to the working folder; on the command line, only to the latter.
+    trust: the code that the file may have run; what the command line says needs no permission.
 
     Raises ForkLeftError for a file that is not a recipe, an unknown option (naming the nearest known one), a value of
-    the wrong kind, and a missing option.
+    the wrong kind, a missing option, and code that is not trusted.
     """
     words = option_words(overrides, form)
     in_file = read_yaml(path, "recipe")
     said = checked_options({name: value for name, value in in_file.items() if name not in words}, str(path), form)
+    trust.check(said, str(path))
     said |= checked_options(words, None, form)
     values = {name: said[name] for name in in_file | words if name in said}
     if "chat_template" in values:

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Literal, Union, get_args
 
 from forkleft.errors import ForkLeftError, did_you_mean
+from forkleft.trust import names_code
 from forkleft.verify.choice import choice_answer
 from forkleft.verify.lab import lab_answer
 from forkleft.verify.pool import shared_pool
@@ -72,13 +73,13 @@ class Verifier:
     def of(cls, said: Union["Verifier", Judge, str], letters: str = LETTERS) -> "Verifier":
         """The verifier for a `Verifier`, a function, a kind, or `package.module:function`.
 
-        The last is imported, which runs code. So give it only what the user typed, never what a file of results or a
-        checkpoint says. Raises ForkLeftError if there is no such kind or function.
+        The last is imported, which runs code. So give it only what the user typed or allowed (`forkleft.trust`), never
+        what a file of results or a checkpoint says. Raises ForkLeftError if there is no such kind or function.
         """
         if isinstance(said, Verifier):
             return said
         if isinstance(said, str):
-            return cls(said, letters, _imported(said) if ":" in said else None)
+            return cls(said, letters, _imported(said) if names_code(said) else None)
         if not callable(said):
             raise ForkLeftError(f"expected a verifier's kind or a function, found {said!r:.60}")
         name = getattr(said, "__qualname__", type(said).__qualname__)

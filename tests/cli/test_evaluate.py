@@ -79,18 +79,21 @@ def test_a_benchmark_and_a_verifier_of_the_user_s(capsys, tmp_path, monkeypatch)
         "name: my-chains\nitems: 4\nprotocol: generated\nverifier: my_checks:last\ntemplate: plain\n"
         "max_new_tokens: 32\ndata: chains.jsonl\nlicence: mine alone\n"
     )
-    code, out, _ = run(capsys, "eval", "--list", "--benchmark", str(path))
+    code, _, err = run(capsys, "eval", "--list", "--benchmark", str(path))
+    assert code == 2 and "mine.yaml names the verifier my_checks:last, whose code would run" in err
+    code, out, _ = run(capsys, "eval", "--list", "--benchmark", str(path), "--trust-verifier")
     assert code == 0 and "my-chains" in out and "mine alone" in out
     words = ("eval", "--model", "lab:student-block", "--device", "cpu", "--benchmark", str(path), "--batch-size", "2")
-    words = (*words, "--output")
+    trusting, words = (*words, "--trust-verifier", "--output"), (*words, "--output")
     monkeypatch.setattr("my_checks.broken", True)
-    code, _, err = run(capsys, *words, str(tmp_path / "mine"))
+    code, _, err = run(capsys, *trusting, str(tmp_path / "mine"))
     assert code == 2
     assert "the verifier my_checks:last raised ValueError on question q3: no 4" in " ".join(err.split())
     (part,) = (tmp_path / "mine" / "my-chains").glob("records.part-*.jsonl")
     assert len(part.read_text().splitlines()) == 2
     monkeypatch.setattr("my_checks.broken", False)
-    assert run(capsys, *words, str(tmp_path / "mine"))[0] == 0
+    assert run(capsys, *trusting, str(tmp_path / "mine"))[0] == 0
+    # The command line that names the function itself allows it.
     assert run(capsys, *words, str(tmp_path / "lab"), "--verifier", "my_checks:last")[0] == 0
     summaries = [json.loads((tmp_path / name / "my-chains" / "summary.json").read_text()) for name in ("mine", "lab")]
     assert summaries[0] == summaries[1]
@@ -114,7 +117,7 @@ def test_a_benchmark_and_a_verifier_of_the_user_s(capsys, tmp_path, monkeypatch)
         code, _, err = run(capsys, *choices, "--verifier", name)
         assert code == 2 and message in " ".join(err.split())
     path.write_text(path.read_text().replace("my-chains", "gsm8k"))
-    code, _, err = run(capsys, *words, str(tmp_path / "x"))
+    code, _, err = run(capsys, *trusting, str(tmp_path / "x"))
     assert code == 2 and "there is a benchmark gsm8k already; give yours another name" in " ".join(err.split())
 
 

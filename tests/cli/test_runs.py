@@ -14,6 +14,7 @@ from reports import made_up_run
 from forkleft.cli import main, runs
 from forkleft.cli.runs import end_message
 from forkleft.cli.sources import rows_of
+from forkleft.errors import StoppedError
 from forkleft.train.recipes import Recipe
 
 LAB = str(Path(__file__).parents[2] / "recipes" / "lab.yaml")
@@ -95,7 +96,7 @@ def test_a_recipe_names_a_verifier_of_the_user_s(tmp_path, capsys, monkeypatch):
     (tmp_path / "my_judges.py").write_text(code + "    return Verifier('exact').judge(responses, answers)\n")
     recipe, output = tmp_path / "mine.yaml", tmp_path / "run"
     recipe.write_text(Path(LAB).read_text().replace("verifier: exact", "verifier: my_judges:mine"))
-    words = ["--config", str(recipe), *QUICK, "--output_dir", str(output)]
+    words = ["--config", str(recipe), *QUICK, "--output_dir", str(output), "--trust-verifier"]
     assert main(["train", *words]) == 2
     assert "cannot take the verifier my_judges:mine: ModuleNotFoundError" in capsys.readouterr().err
     monkeypatch.syspath_prepend(tmp_path)
@@ -104,6 +105,22 @@ def test_a_recipe_names_a_verifier_of_the_user_s(tmp_path, capsys, monkeypatch):
     assert main(["train", *words]) == 0
     assert "| verifier | my_judges:mine |" in (output / "README.md").read_text()
     assert "verifier: my_judges:mine\n" in (output / "recipe.yaml").read_text()
+    # The recipe of the run is a file like any other, also when the run goes on.
+    again = ["train", "--config", str(output / "recipe.yaml"), "--resume_from_checkpoint", "true", "--max_steps", "2"]
+    assert main(again) == 2
+    assert f"{output}/recipe.yaml names the verifier my_judges:mine, whose code would run" in capsys.readouterr().err
+    assert main([*again, "--trust-verifier"]) == 0
+    assert json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 2
+
+
+def test_a_stopped_run_says_what_its_recipe_needs(tmp_path):
+    said = {"verifier": "my_judges:mine", "trust_remote_code": True}
+    with pytest.raises(StoppedError) as stopped, runs.saying_how_to_resume("train", tmp_path, said):
+        raise StoppedError("stopped", step=3, number=15)
+    assert str(stopped.value) == (
+        f"stopped; to go on: forkleft train --config {tmp_path}/recipe.yaml --resume_from_checkpoint true "
+        "--trust-verifier --trust-remote-code"
+    )
 
 
 def test_a_run_of_the_paper_as_shipped_starts_and_its_result_is_evaluated_without_options(tmp_path, capsys):

@@ -43,6 +43,32 @@ def test_a_study_is_planned_run_and_shown(capsys, tmp_path, monkeypatch):
     assert (tmp_path / "kept" / "accuracy.png").exists()
 
 
+def test_a_study_runs_code_that_its_files_name_only_if_told(capsys, tmp_path, monkeypatch):
+    from studies import study_file
+
+    (tmp_path / "judges_of_the_study.py").write_text("def mine(responses, answers): return [True] * len(answers)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    said = {"max_steps": 10, "eval_strategy": "no", "verifier": "judges_of_the_study:mine", "trust_remote_code": True}
+    file = study_file(tmp_path, set=said, seeds=[1])
+    words = ("study", "run", str(file), "--output", str(tmp_path / "root"), "--print-commands")
+    for flags, missing in (([], "--trust-verifier"), (["--trust-verifier"], "--trust-remote-code")):
+        code, out, err = run(capsys, *words, *flags)
+        assert (code, out) == (2, "") and f"{file} " in err and err.endswith(f"if you trust it add {missing}\n")
+    assert not (tmp_path / "root").exists()
+    code, out, err = run(capsys, *words, "--trust-verifier", "--trust-remote-code")
+    assert code == 0, err
+    commands = [line for line in out.splitlines() if not line.startswith("#")]
+    assert commands and all("--trust-remote-code" in line for line in commands)
+    for line in commands:
+        assert ("--trust-verifier" in line) == (" eval " not in line)
+    # The line as it stands is obeyed, and without its flags the recipe of the cell is refused.
+    train = next(line for line in commands if " train " in line).partition(" -m forkleft ")[2].split()
+    code, _, err = run(capsys, *train, "--check", "--use_cpu", "--dataloader_pin_memory", "false")
+    assert code == 0, err
+    code, _, err = run(capsys, *train[:3], "--check")
+    assert code == 2 and "recipe.yaml names the verifier judges_of_the_study:mine" in err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -28,6 +28,7 @@ from forkleft.evaluate.prompts import CHOICE, LIVEMATHBENCH, LIVEMATHBENCH_CHINE
 from forkleft.lab.questions import held_out
 from forkleft.lab.tokenizer import build_tokenizer
 from forkleft.prompts import prompt_ids
+from forkleft.trust import Trust
 from forkleft.verify import Verifier
 
 # What is pinned is the digest of a prompt: the text of the benchmarks does not belong into the repository.
@@ -379,6 +380,17 @@ def test_several_benchmarks_in_a_file(tmp_path):
 def test_descriptions_that_cannot_be(tmp_path, changes, message):
     with pytest.raises(ForkLeftError, match=f"mine.yaml: .*{message}"):
         read_benchmarks(describe(tmp_path / "mine.yaml", **changes))
+
+
+def test_a_file_cannot_allow_its_own_verifier(tmp_path, monkeypatch):
+    (tmp_path / "judges_of_others.py").write_text("def mine(responses, answers): return [True] * len(answers)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = describe(tmp_path / "mine.yaml", verifier="judges_of_others:mine")
+    with pytest.raises(ForkLeftError, match=r"mine.yaml names the verifier judges_of_others:mine, whose code would"):
+        read_benchmarks(path, Trust())
+    assert "judges_of_others" not in sys.modules
+    for trust in (Trust(verifiers=True), Trust(named=("judges_of_others:mine",))):
+        assert read_benchmarks(path, trust)[0].verifier.kind == "judges_of_others:mine"
 
 
 def test_files_that_describe_nothing(tmp_path):

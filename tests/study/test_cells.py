@@ -102,6 +102,34 @@ def test_a_benchmark_of_the_user_is_named_by_its_file(tmp_path):
     assert folder.path == folders(tmp_path, tmp_path)["base lab:student-block"].path
 
 
+def test_the_permission_to_run_code_is_passed_on(tmp_path, monkeypatch):
+    (tmp_path / "judges_of_cells.py").write_text("def mine(responses, answers): return [True] * len(answers)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    page = "name: mine\nitems: 7\nprotocol: generated\ntemplate: plain\nverifier: judges_of_cells:mine\n"
+    (tmp_path / "mine.yaml").write_text(page)
+
+    def flags(**changes):
+        """Of the commands of the cells, in order."""
+        made = folders(tmp_path / "root", tmp_path, arms={"a": {}}, compare=None, **changes)
+        tasks = {label: folder.tasks() for label, folder in made.items()}
+        named = {"--trust-verifier": "V", "--trust-remote-code": "R"}
+        return {
+            f"{label}: {task.words[0]}": "".join(named[word] for word in task.words if word in named)
+            for label, left in tasks.items()
+            for task in left
+        }
+
+    steps = ["answers of lab:teacher-strong, seed 1: answer", "base lab:student-block: eval"]
+    steps += ["teacher lab:teacher-strong: eval", "a, seed 1: train", "a, seed 1: eval"]
+    assert flags() == dict.fromkeys(steps, "")
+    # Who trains needs the recipe's verifier, who evaluates the benchmark's.
+    assert list(flags(set={"verifier": "judges_of_cells:mine"}).values()) == ["V", "", "", "V", ""]
+    assert list(flags(benchmarks=["lab-chain-3", "mine.yaml"]).values()) == ["", "V", "V", "", "V"]
+    assert list(flags(set={"trust_remote_code": True}).values()) == ["R"] * 5
+    folder = folders(tmp_path / "root", tmp_path, set={"verifier": "judges_of_cells:mine"})["L-high, seed 1"]
+    assert folder.tasks()[0].command == f"forkleft train --config {folder.path}/recipe.yaml --trust-verifier"
+
+
 def test_checkpoints_of_a_curve_are_measured(tmp_path):
     folder = folders(tmp_path, tmp_path, curve=["20%"])["L-high, seed 1"]
     _, _, at_step = folder.tasks()

@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,7 @@ from studies import FACTORS, LAB, ORDER_VIEW, study_file
 
 from forkleft.errors import ForkLeftError
 from forkleft.study.spec import curve_steps, read_study, with_seeds
+from forkleft.trust import Trust
 
 STUDIES = sorted((Path(__file__).parents[2] / "recipes" / "studies").glob("*.yaml"))
 MAIN = {"main": {}, "opd": {"questions_from": {"arm": "main", "route": "LEFTOPD"}, "supervision": "opd"}}
@@ -16,7 +18,8 @@ def test_the_studies_of_the_issue_are_there():
     ours = {"prefix-geometry", "training-order", "rank-off", "routing-off", "rho", "decoding"}
     assert paper | ours <= names
     for path in STUDIES:
-        study = read_study(path)
+        # None of them asks for code of others.
+        study = read_study(path, trust=Trust())
         assert study.name == path.stem and study.about.endswith("?")
         assert len(study.seeds) >= (8 if study.name == "order-view" else 1 if study.name.startswith("paper") else 5)
 
@@ -113,6 +116,61 @@ def test_benchmarks_of_the_user_are_described_in_files(tmp_path, monkeypatch):
         read_study(file, benchmarks=["mine.yaml", "mine.yaml"])
     with pytest.raises(ForkLeftError, match=r"there is no file nowhere.yaml that describes a benchmark"):
         read_study(file, benchmarks=["nowhere.yaml"])
+
+
+OWN = "my.judges:mine"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"set": {"verifier": OWN}},
+        {"arms": {"a": {"verifier": OWN}, "b": {}}, "compare": None},
+        {"with_seed": {"verifier": ["exact", OWN]}},
+        {"arms": {"a": {"with_seed": {"verifier": [OWN, "lab"]}}, "b": {}}, "compare": None},
+    ],
+    ids=["set", "arm", "with_seed", "an arm's with_seed"],
+)
+def test_a_study_cannot_allow_its_own_verifier(tmp_path, changes):
+    path = study_file(tmp_path, **changes)
+    with pytest.raises(ForkLeftError, match=r"study.yaml names the verifier my.judges:mine, whose code would run"):
+        read_study(path, trust=Trust())
+    arms = read_study(path, trust=Trust(verifiers=True)).arms
+    # What the command line says is the user's own word, and what it replaces is not asked for.
+    for said in ("lab", OWN):
+        study = read_study(path, overrides=[f"verifier={said}"], trust=Trust())
+        assert {study.options(name, seed)["verifier"] for name in arms for seed in (1, 2)} == {said}
+
+
+def test_a_base_recipe_cannot_allow_its_own_code(tmp_path):
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text(LAB.read_text().replace("verifier: exact", f"verifier: {OWN}") + "trust_remote_code: true\n")
+    path = study_file(tmp_path, base="own.yaml")
+    for given in ({}, {"base": recipe}):
+        with pytest.raises(ForkLeftError, match=r"own.yaml names the verifier my.judges:mine, whose code would run"):
+            read_study(path, **given, trust=Trust())
+    with pytest.raises(ForkLeftError, match=r"own.yaml says trust_remote_code: true, .* add --trust-remote-code"):
+        read_study(path, trust=Trust(verifiers=True))
+    study = read_study(path, trust=Trust(verifiers=True, remote_code=True))
+    assert study.options("L-low", 2)["trust_remote_code"] is True
+    said = ["verifier=lab", "trust_remote_code=true"]
+    assert read_study(path, overrides=said, trust=Trust()).options("L-low", 2)["trust_remote_code"] is True
+    # What the study itself replaces does not matter either.
+    plain = study_file(tmp_path, base="own.yaml", set={"verifier": "lab", "trust_remote_code": False})
+    assert read_study(plain, trust=Trust()).options("L-low", 2)["verifier"] == "lab"
+
+
+def test_a_benchmark_of_a_study_cannot_allow_its_own_verifier(tmp_path, monkeypatch):
+    (tmp_path / "judges_of_a_study.py").write_text("def mine(responses, answers): return [True] * len(answers)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = described(tmp_path / "mine.yaml", "mine")
+    path = study_file(tmp_path, benchmarks=["mine.yaml"])
+    assert not read_study(path, trust=Trust()).own_verifier
+    mine.write_text(f"{mine.read_text()}verifier: judges_of_a_study:mine\n")
+    with pytest.raises(ForkLeftError, match=r"mine.yaml names the verifier judges_of_a_study:mine"):
+        read_study(path, trust=Trust())
+    assert "judges_of_a_study" not in sys.modules
+    assert read_study(path, trust=Trust(verifiers=True)).own_verifier
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from forkleft.train.recipes import (
     recipe_of,
     recipe_page,
 )
+from forkleft.trust import Trust
 
 OWN = sorted((Path(__file__).parents[2] / "recipes" / "your-own-model").glob("*-*.yaml"))
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
@@ -36,10 +37,29 @@ def write(folder, text):
     return path
 
 
+def test_a_file_cannot_allow_its_own_code(tmp_path):
+    own = write(tmp_path, "verifier: my.judges:mine\ntrust_remote_code: true\n")
+    # In Python, who reads a file decides.
+    assert read_options(own)["trust_remote_code"] is True
+    with pytest.raises(ForkLeftError, match=r"recipe.yaml names the verifier my.judges:mine"):
+        read_options(own, trust=Trust())
+    with pytest.raises(ForkLeftError, match=r"recipe.yaml says trust_remote_code: true"):
+        read_options(own, trust=Trust(verifiers=True))
+    # What the command line says is the user's own word, and what it replaces is not asked for.
+    words = ["--verifier", "my.judges:mine", "--trust-remote-code"]
+    assert read_options(own, words, trust=Trust())["verifier"] == "my.judges:mine"
+    assert read_options(own, ["--verifier=", "--trust_remote_code", "false"], trust=Trust())["student"] == "a"
+    with pytest.raises(ForkLeftError, match="there is no option 'trust_verifier'"):
+        read_options(write(tmp_path, "trust_verifier: true\n"), trust=Trust())
+    # A date is written with colons, and becomes text.
+    with pytest.raises(ForkLeftError, match="names the verifier 2001-01-01 01:01:01"):
+        read_options(write(tmp_path, "verifier: 2001-01-01 01:01:01\n"), trust=Trust())
+
+
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_the_recipes_of_the_repository_can_be_read(path):
-    # A GPU is not at hand in tests.
-    recipe, config = read_recipe(path, ["--bf16", "false", "--use_cpu"])
+    # A GPU is not at hand in tests. None of them asks for code of others.
+    recipe, config = recipe_of(read_options(path, ["--bf16", "false", "--use_cpu"], trust=Trust()))
     assert recipe.student and recipe.teacher and recipe.train_data
     assert config.output_dir == f"runs/{path.stem}"
 
