@@ -1,7 +1,8 @@
-"""What CITATION.cff, SECURITY.md and the workflow say, against the code."""
+"""What CITATION.cff, SECURITY.md and the workflows say, against the code."""
 
 import ast
 import inspect
+import re
 
 import pytest
 import yaml
@@ -25,6 +26,19 @@ def test_the_workflow_runs_the_commands():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8"))
     steps = workflow["jobs"]["test"]["steps"]
     assert [step["run"] for step in steps if "run" in step] == ["make lint", "make test", "make demo"]
+
+
+def test_the_audit_is_apart_from_the_tests_and_reads_a_lock_that_is_whole():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "audit.yml").read_text(encoding="utf-8"))
+    # YAML takes `on` for true.
+    begun_by = workflow[True]
+    assert begun_by["schedule"]
+    assert begun_by["push"]["paths"] == begun_by["pull_request"]["paths"] == ["requirements.lock"]
+    (command,) = [step["run"] for step in workflow["jobs"]["audit"]["steps"] if "run" in step]
+    assert "pip-audit --requirement requirements.lock --no-deps" in command
+    # Without --no-deps others would be resolved; with it, every line must be one exact version.
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    assert lines and all(re.fullmatch(r"[\w.-]+==[\w.!]+", line) for line in lines)
 
 
 def test_the_changelog_begins_with_this_version():
