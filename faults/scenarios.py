@@ -201,6 +201,8 @@ class Asked:
 
     url: str
     questions: list[str] = field(default_factory=list)
+    # What it was let in with.
+    keys: set[str | None] = field(default_factory=set)
 
     def repeated(self, since: int, kept: Sequence[str]) -> list[str]:
         """The questions asked since the request with that number whose answer was kept on disk already."""
@@ -220,6 +222,7 @@ def answer_server() -> Iterator[Asked]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             name = _digest(body["messages"][-1]["content"])
             asked.questions.append(name)
+            asked.keys.add(self.headers["Authorization"])
             self._reply({"choices": [{"message": {"content": name}, "finish_reason": "stop"}]})
 
         def _reply(self, value: Any) -> None:

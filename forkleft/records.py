@@ -15,12 +15,14 @@ from forkleft.errors import ForkLeftError
 from forkleft.files import flush, lock, read_appended
 
 Record = Mapping[str, Any]
+# As every file of records begins.
+_BEGINNING = b'{"key": '
 
 
 class KeptRecords:
     """The records of a file. fields: the names in each record, and what they are; what: the records in a word.
 
-    Raises ForkLeftError if the file cannot be read or written.
+    Raises ForkLeftError if the file cannot be read or written, or holds something else.
     """
 
     def __init__(self, path: Path, fields: Mapping[str, type], what: str) -> None:
@@ -34,6 +36,7 @@ class KeptRecords:
         except OSError as error:
             raise ForkLeftError(f"cannot keep {what} in {path}: {error.strerror}; name another file") from error
         self._read()
+        self._check_ours()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -72,6 +75,15 @@ class KeptRecords:
             if line.endswith(b"\n"):
                 self._read_to += len(line)
                 self._trust(row)
+
+    def _check_ours(self) -> None:
+        """Raise ForkLeftError for a file of somebody else: a recipe that names it must not make us write into it."""
+        with self.path.open("rb") as file:
+            begins = file.read(len(_BEGINNING))
+        if not self._known and not _BEGINNING.startswith(begins):
+            raise ForkLeftError(
+                f"{self.path} holds something else than {self._what}, which would be written into it; name another file"
+            )
 
     def _trust(self, row: dict[str, Any] | None) -> None:
         """Take the record of a line, unless the line is damaged."""

@@ -41,6 +41,27 @@ def test_a_line_with_other_fields_is_not_taken(tmp_path):
     assert kept(path).get("l") is None
 
 
+@pytest.mark.parametrize("content", ["export PATH=/bin\n", "ssh-rsa AAAA", '{"question": "1+1?"}\n', "\0\0"])
+def test_a_file_of_somebody_else_is_not_written_into(tmp_path, content):
+    path = tmp_path / "theirs.jsonl"
+    path.write_text(content)
+    with pytest.raises(ForkLeftError, match=r"theirs.jsonl holds something else than numbers, .*; name another file"):
+        kept(path)
+    assert path.read_text() == content
+
+
+@pytest.mark.parametrize("left", [0, 1, 5, 8, 20])
+def test_a_file_whose_first_line_was_cut_is_still_ours(tmp_path, left):
+    path = tmp_path / "numbers.jsonl"
+    kept(path).put({"k": {"value": 1}})
+    path.write_bytes(path.read_bytes()[:left])
+    kept(path).put({"l": {"value": 2}})
+    assert kept(path).get("l") == {"value": 2}
+    # Also if its beginning was damaged later, as long as there is a record in it.
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    assert left < 2 or kept(path).get("l") == {"value": 2}
+
+
 def _put_many(path, name):
     records = kept(path)
     for k in range(40):

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -19,13 +18,14 @@ from forkleft.evaluate.results import read_results
 from forkleft.files import read_yaml
 from forkleft.report.gather import Gathered, read_run_folder
 from forkleft.report.page import page
-from forkleft.study.spec import read_study
+from forkleft.study.spec import _DECODING, read_study
 
 PACKAGE = Path(forkleft.__file__).parent
 SECRETS = {
     name: f"secret-of-{name.lower().replace('_', '-')}"
     for name in ("HF_TOKEN", "FORKLEFT_ANSWERS_API_KEY", "FORKLEFT_TEACHER_API_KEY")
 }
+HUB_TOKEN = "secret-of-the-hub"
 _UNSAFE_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 
 
@@ -151,6 +151,36 @@ def test_an_arm_cannot_say_where_its_files_go(tmp_path, option):
         read_study(path)
 
 
+# Results are in a folder that is named by these settings.
+@pytest.mark.parametrize("setting", _DECODING)
+def test_a_way_to_decode_leads_nowhere_else(tmp_path, setting):
+    base = {"student": "lab:student-block", "teacher": "lab:teacher-strong", "train_data": "lab:train"}
+    (tmp_path / "base.yaml").write_text(json.dumps(base | {"output_dir": "out"}))
+    said = {"name": "s", "base": "base.yaml", "arms": {"a": {}}, "seeds": [1], "benchmarks": ["lab-chain-2"]}
+    path = tmp_path / "study.yaml"
+    path.write_text(json.dumps(said | {"decoding": {"d": {setting: "x/../../../../elsewhere"}}}))
+    with pytest.raises(ForkLeftError, match=r"study\.yaml: decoding\.d: "):
+        read_study(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (".bashrc", None, "answer_cache must be a file whose name ends in .jsonl, found '"),
+        (".bashrc", "export A=1\n", "answer_cache must be a file whose name ends in .jsonl, found '"),
+        ("notes.jsonl", '{"note": 1}\n', "notes.jsonl holds something else than answers"),
+    ],
+)
+def test_a_recipe_writes_the_answers_into_no_file_of_others(tmp_path, capsys, name, content, message):
+    path, recipe = tmp_path / name, tmp_path / "recipe.yaml"
+    if content is not None:
+        path.write_text(content)
+    recipe.write_text(f"{scenarios.LAB.read_text()}answer_cache: {path}\n")
+    assert main(["answer", "--config", str(recipe), "--output_dir", str(tmp_path / "run"), "--use_cpu"]) == 2
+    assert message in capsys.readouterr().err
+    assert (path.read_text() if path.exists() else None) == content
+
+
 @pytest.mark.parametrize("name", ["../b", "..", "/b", ".hidden", ""])
 def test_a_benchmark_writes_nowhere_but_in_the_output(tmp_path, name):
     from dataclasses import replace
@@ -162,20 +192,63 @@ def test_a_benchmark_writes_nowhere_but_in_the_output(tmp_path, name):
         check_evaluation([benchmark], tmp_path, settings=Settings())
 
 
-def test_keys_and_tokens_reach_no_file_of_a_run(tmp_path, monkeypatch):
+def told_in(folder):
+    """The files of a folder that hold a secret."""
+    written = [path for path in folder.rglob("*") if path.is_file()]
+    assert written
+    hidden = [*SECRETS.values(), HUB_TOKEN]
+    return {str(path) for path in written for secret in hidden if secret.encode() in path.read_bytes()}
+
+
+@pytest.fixture
+def secrets(monkeypatch):
     for name, secret in SECRETS.items():
         monkeypatch.setenv(name, secret)
-    hidden = [*SECRETS.values(), "secret-of-the-hub"]
+
+
+def test_keys_and_tokens_reach_no_file_of_a_run(tmp_path, secrets):
     with Spawner() as spawner, scenarios.answer_server() as asked:
+        tracked = ["--hub_token", HUB_TOKEN, "--report_to", "tensorboard"]
         for name, words in (
             ("answer", scenarios.answering(asked).words(tmp_path / "answers")),
-            ("train", [*scenarios.training().words(tmp_path / "run"), "--hub_token", "secret-of-the-hub"]),
+            ("train", [*scenarios.training().words(tmp_path / "run"), *tracked]),
             ("eval", scenarios.evaluation().words(tmp_path / "results")),
+            ("report", ["report", str(tmp_path / "run"), "--output", str(tmp_path / "page.html")]),
         ):
             spawner.start(words, tmp_path / f"{name}.log")
             assert spawner.wait() == 0, (tmp_path / f"{name}.log").read_text()
-    written = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert any(path.parent.name.startswith("checkpoint-") for path in written)
-    told = {str(path) for path in written for secret in hidden if secret.encode() in path.read_bytes()}
-    assert told == set()
-    assert os.environ["HF_TOKEN"] == SECRETS["HF_TOKEN"]
+    # The key was there, and was used.
+    assert asked.keys == {f"Bearer {SECRETS['FORKLEFT_ANSWERS_API_KEY']}"}
+    kinds = ("run/README.md", "run/report.html", "run/metrics.jsonl", "run/recipe.yaml", "run/checkpoint-*/*")
+    for kind in (*kinds, "run/runs/**/events*", "results/lab-chain-2/summary.json", "page.html", "train.log"):
+        assert list(tmp_path.glob(kind)), kind
+    assert told_in(tmp_path) == set()
+    # What the search is worth.
+    (tmp_path / "found").write_text(f"token: {HUB_TOKEN}")
+    assert told_in(tmp_path) == {str(tmp_path / "found")}
+
+
+def test_keys_and_tokens_reach_no_file_of_a_study(tmp_path, secrets, capsys):
+    base, root = tmp_path / "base" / "recipe.yaml", tmp_path / "root"
+    base.parent.mkdir()
+    base.write_text(scenarios.LAB.read_text() + f"hub_token: {HUB_TOKEN}\n")
+    said = {"name": "s", "base": str(base), "arms": {"a": {}}, "seeds": [1], "benchmarks": ["lab-chain-2"]}
+    (tmp_path / "study.yaml").write_text(json.dumps(said))
+    # Writes the files of the cells and of the study.
+    assert main(["study", "run", str(tmp_path / "study.yaml"), "--output", str(root), "--print-commands"]) == 0
+    assert main(["study", "show", str(root / "s")]) == 0
+    assert {"study.json", "results.json", "table.md"} <= {path.name for path in (root / "s").iterdir()}
+    assert list(root.glob("cells/*/recipe.yaml")) and list(root.glob("cells/*/cell.json"))
+    assert told_in(root) == set()
+    assert HUB_TOKEN not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_keys_and_tokens_reach_no_file_of_a_study_that_runs(tmp_path, secrets):
+    with Spawner() as spawner, scenarios.answer_server() as asked:
+        words = [*scenarios.study(tmp_path).words(tmp_path / "root"), "--set", f"answers_url={asked.url}"]
+        spawner.start(words, tmp_path / "log")
+        assert spawner.wait() == 0, (tmp_path / "log").read_text()
+    assert asked.keys == {f"Bearer {SECRETS['FORKLEFT_ANSWERS_API_KEY']}"}
+    assert list(tmp_path.glob("root/cells/*/log.txt")) and list(tmp_path.glob("root/cells/*/train/report.html"))
+    assert told_in(tmp_path) == set()

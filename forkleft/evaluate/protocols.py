@@ -63,6 +63,8 @@ class Settings:
         if self.max_new_tokens is not None:
             check_count("max_new_tokens", self.max_new_tokens)
         check_writing(passes=self.passes, threshold=self.threshold, temperature=self.temperature, top_p=self.top_p)
+        if not isinstance(self.seed, int):
+            raise ForkLeftError(f"seed must be a whole number, found {self.seed!r:.60}")
         check_decoding(self.decoding)
         check_reading(self.geometry)
         if self.top_p < 1 and self.temperature == 0:

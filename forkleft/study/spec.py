@@ -37,6 +37,8 @@ _KEYS = (
 _NEEDED = ("name", "base", "arms", "seeds", "benchmarks")
 # Options that a study sets by itself, for each cell.
 _OURS = ("output_dir", "answer_cache", "resume_from_checkpoint", "seed", "save_at", "train_ids", "train_route")
+# Kept in no file. A study keeps the options of its cells in several.
+_SECRET = "hub_token"
 # Fields of `evaluate.protocols.Settings`. Not `samples`: several samples of an item give shares, not verdicts.
 _DECODING = (
     *("decoding", "passes", "threshold", "max_new_tokens", "geometry", "temperature", "top_p"),
@@ -214,7 +216,7 @@ def _arms(
             for option, listed in (turns | own_turns).items()
             if option not in said_here and (option in own_turns or option not in own)
         }
-        options = {k: v for k, v in read_options(file).items() if k not in _OURS}
+        options = {k: v for k, v in read_options(file).items() if k not in (*_OURS, _SECRET)}
         # Of each option, only the file that decides it needs the permission.
         in_study, stronger = shared | own, {*said_here, *with_seed}
         trust.check({k: v for k, v in options.items() if k not in stronger | in_study.keys()}, str(file))
@@ -251,6 +253,8 @@ def _own(path: Path | str, key: str, values: Mapping[str, Any]) -> dict[str, Any
     Raises ForkLeftError for unknown ones, and for those that the study sets itself.
     """
     where = f"{path}, {key}" if key else str(path)
+    if _SECRET in values:
+        raise ForkLeftError(f"{where}: {_SECRET} would be kept in files; leave it out, and log in (hf auth login)")
     if ours := [option for option in values if option in _OURS]:
         raise ForkLeftError(f"{where}: {ours[0]} is for the study to say in each cell; leave it out")
     said = checked_options(values, where)

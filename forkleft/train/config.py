@@ -28,7 +28,8 @@ class ForkLeftConfig(RunConfig):
     # The teacher.
     teacher_max_new_tokens: int = option(2048, "The budget of the teacher's own answers, in tokens.")
     answer_cache: str | None = option(
-        None, "File that keeps the teacher's answers; processes and runs may share it. Default: in output_dir."
+        None,
+        "File (.jsonl) that keeps the teacher's answers; processes and runs may share it. Default: in output_dir.",
     )
 
     # Supervision.
@@ -101,6 +102,11 @@ class ForkLeftConfig(RunConfig):
         check_count("teacher_max_new_tokens", self.teacher_max_new_tokens)
         for name in ("trace_steps", "showcase_questions"):
             check_not_negative(name, getattr(self, name))
+        if self.answer_file.suffix != ".jsonl":
+            # A recipe may be somebody else's, and must not write what a shell or another program reads.
+            raise ForkLeftError(
+                f"answer_cache must be a file whose name ends in .jsonl, found {self.answer_cache!r:.200}; rename it"
+            )
         if self.questions_per_update is not None:
             self._divide_update(self.questions_per_update)
 

@@ -203,6 +203,7 @@ def test_a_benchmark_of_a_study_cannot_allow_its_own_verifier(tmp_path, monkeypa
         ({"decoding": {"fast": {"samples": 4}}}, "decoding.fast has no setting 'samples'"),
         ({"decoding": {"fast": {"passes": 0}}}, "decoding.fast: passes must be a whole number of at least 1, found 0"),
         ({"decoding": {"a": {"passes": 4}, "b": {"passes": 4}}}, "decoding.b is the same as another"),
+        ({"set": {"hub_token": "hf_x"}}, "set: hub_token would be kept in files; leave it out, and log in"),
         ({"curve": ["half"]}, "curve is a list of updates or shares of them"),
         ({"curve": ["120%"]}, "curve is a list of updates or shares of them"),
         ({"compare": [["L-high", "L-lo"]]}, "compare: there is no arm 'L-lo'; did you mean L-low?"),
@@ -245,6 +246,7 @@ def test_files_that_are_no_study(tmp_path, changes, message):
         (["L-lo.rho=3"], "--set: there is no option 'L_lo.rho'"),
         (["max_steps"], "--set: expected option=value, found 'max_steps'"),
         (["seed=3"], "--set: seed is for the study to say in each cell"),
+        (["hub_token=hf_x"], "--set: hub_token would be kept in files"),
     ],
 )
 def test_words_that_set_nothing(tmp_path, words, message):

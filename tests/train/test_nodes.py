@@ -69,9 +69,11 @@ def served(tmp_path):
     remote = load_teacher(tmp_path / "teacher", dtype=torch.float64, server=StateServer("http://none", "teacher"))
     asked = [[{"role": "user", "content": row["question"]}] for row in trainer_runs.ROWS]
     budget = trainer_runs.SETTINGS["teacher_max_new_tokens"]
-    cached_answers(Renamed(local, remote.identity), AnswerCache(tmp_path / "answers"), asked, max_new_tokens=budget)
+    cached_answers(
+        Renamed(local, remote.identity), AnswerCache(tmp_path / "answers.jsonl"), asked, max_new_tokens=budget
+    )
     with serving(fake) as url:
-        yield fake, {"served": [str(tmp_path / "teacher"), url], "answer_cache": str(tmp_path / "answers")}
+        yield fake, {"served": [str(tmp_path / "teacher"), url], "answer_cache": str(tmp_path / "answers.jsonl")}
 
 
 @pytest.mark.slow
