@@ -158,7 +158,8 @@ def _read_routes(folder: Path) -> dict[Any, Any]:
     return dict(enumerate(read_routes(folder / "routes.jsonl")))
 
 
-def _study(folder: Path) -> list[Path]:
+def study_results(folder: Path) -> list[Path]:
+    """Write the results of a small study."""
     verdicts = np.array([True, False, True, True, False])
     cell = CellResults("train", "main, seed 1", (Measured("static", None, "b", verdicts, 40, 40),))
     results = StudyResults(
@@ -192,5 +193,5 @@ SUBJECTS = (
     Subject("results", lambda folder: _records(folder, finished=True), _read_finished),
     Subject("traces", _steps("traces.jsonl"), _read_traces),
     Subject("routes", _steps("routes.jsonl"), _read_routes),
-    Subject("study results", _study, _read_study),
+    Subject("study results", study_results, _read_study),
 )

@@ -9,7 +9,7 @@ import logging
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -21,9 +21,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
+from faults import damage
 from faults.tally import Tallies, Tally
+from forkleft.digests import sealed, unsealed
 from forkleft.errors import ForkLeftError
-from forkleft.evaluate.benchmarks import read_benchmarks, read_items
+from forkleft.evaluate.benchmarks import Benchmark, Item, read_benchmarks, read_items
 from forkleft.evaluate.results import RECORDS, SUMMARY, read_results
 from forkleft.files import read_jsonl
 from forkleft.report.gather import Gathered, read_run_folder
@@ -32,6 +34,9 @@ from forkleft.report.play.settings import read_settings
 from forkleft.students.families import recognise
 from forkleft.students.loading import read_sidecar
 from forkleft.students.shards import read_json
+from forkleft.study.collect import collect, note_study
+from forkleft.study.grid import Grid, make_grid
+from forkleft.study.names import RESULTS, STUDY
 from forkleft.study.results import load_results
 from forkleft.study.spec import read_study
 from forkleft.teacher import remote, server
@@ -40,6 +45,7 @@ from forkleft.teacher.connection import Connection
 from forkleft.train import checkpoints
 from forkleft.train.data import read_examples, read_ids
 from forkleft.train.recipes import read_options, recipe_of
+from forkleft.trust import Trust
 from forkleft.verify import Verifier
 
 # Seconds for one case; only what hangs takes so long.
@@ -69,13 +75,18 @@ _ANSWER = st.lists(st.one_of(_PIECES, st.text(max_size=8)), max_size=30).map("".
 
 @dataclass(frozen=True)
 class Target:
-    """A reader: what it is given, what it does with that, and the errors that it may raise. weight: of its cases."""
+    """A reader: what it is given, what it does with that, and the errors that it may raise. weight: of its cases.
+
+    right: what it must read without an error, from which hostile input is made. If that were wrong itself, every case
+    would end at the first check.
+    """
 
     name: str
     strategy: st.SearchStrategy[Any]
     read: Callable[[Any, Path], object]
     allowed: tuple[type[BaseException], ...] = (ForkLeftError,)
     weight: float = 1.0
+    right: Any = None
 
 
 def run(cases: int, seed: int) -> list[Tally]:
@@ -141,33 +152,67 @@ def _bounded() -> Iterator[None]:
 def targets() -> list[Target]:
     """All readers of what others write."""
     reply = {"choices": [{"message": {"content": "4"}, "finish_reason": "stop"}]}
-    listed = {"data": [{"id": "m"}]}
     states = {"data": [{"embed_dtype": "float32", "endianness": "little", "shape": [2, 3], "start": 0, "end": 24}]}
-    bad_reply = (ValueError, KeyError, TypeError, IndexError)
     row = {"id": "q", "question": "1+1?", "answer": "2", "solution": "2"}
+    routed, answered = {"ids": ["a"], "routes": ["CE"]}, sealed({"key": "k", "text": "4", "stopped": True})
+    asked = {"question": "q", "max_new_tokens": 4, "verifier": "lab"}
+    bad_reply = (ValueError, KeyError, TypeError, IndexError)
     return [
         Target("choice answers", _ANSWER, lambda text, _: Verifier("choice").judge([text], ["A"]), weight=4),
         Target("lab answers", _ANSWER, lambda text, _: Verifier("lab").judge([text], ["1"])),
         Target("math answers", st.tuples(_ANSWER, _ANSWER), _judged, weight=2),
-        Target("recipes", mutated(_recipe()), _recipe_read, weight=2),
+        _changing("recipes", _recipe(), _recipe_read, weight=2),
         Target("YAML", st.one_of(st.text(max_size=200), st.binary(max_size=200)), _yaml_read),
-        Target("benchmarks", mutated(_benchmark()), _benchmark_read),
-        Target("studies", mutated(_study()), _study_read),
-        Target("data rows", st.lists(mutated(row), max_size=4), _rows_read, weight=2),
-        Target("data files", st.binary(max_size=300) | _lines(mutated(row)), _data_read),
-        Target("ids", st.binary(max_size=200) | _lines(mutated({"ids": ["a"], "routes": ["CE"]})), _ids_read),
-        Target("records", st.tuples(_lines(mutated(_record())), mutated(_summary())), _records_read),
-        Target("study results", mutated({"format": 1, "name": "s", "cells": {}, "items": {}}), _results_read),
-        Target("traces", st.tuples(_lines(mutated(_trace())), _lines(mutated(_metrics()))), _traces_read),
-        Target("answer files", st.binary(max_size=300) | _lines(mutated({"key": "k", "sum": "s"})), _answers_read),
-        Target("answers of a server", mutated(reply), lambda said, _: server._parsed(said, ("a",)), bad_reply),
-        Target("models of a server", mutated(listed), _listed_read),
-        Target("states of a server", st.tuples(mutated(states), st.binary(max_size=30)), _states_read, bad_reply),
-        Target("manifests", mutated({"model.safetensors": "d"}), _manifest_read),
-        Target("model configurations", mutated(_config()), _config_read),
-        Target("student files", mutated({"format": 1, "family": {"attention": "block"}}), _sidecar_read),
-        Target("playground requests", mutated({"question": "q", "max_new_tokens": 4, "verifier": "lab"}), _settings),
+        _changing("benchmarks", _benchmark(), _benchmark_read),
+        _changing("studies", _study(), _study_read),
+        Target("data rows", st.lists(mutated(row), max_size=4), _rows_read, weight=2, right=[row]),
+        _of_lines("data files", row, _data_read),
+        _of_lines("ids", routed, _ids_read),
+        Target(
+            "records",
+            st.tuples(_lines(mutated(_record())), mutated(_summary())),
+            _records_read,
+            right=(_line(_record()), _summary()),
+        ),
+        _changing("study results", _results(RESULTS), _results_read),
+        _changing("noted studies", _results(STUDY), _noted_read),
+        Target(
+            "traces",
+            st.tuples(_lines(mutated(_trace())), _lines(mutated(_metrics())), mutated(_recipe())),
+            _traces_read,
+            right=(_line(_trace()), _line(_metrics()), _recipe()),
+        ),
+        _of_lines("answer files", answered, _answers_read),
+        _changing("answers of a server", reply, lambda said, _: server._parsed(said, ("a",)), bad_reply),
+        _changing("models of a server", {"data": [{"id": "m"}]}, _listed_read),
+        Target(
+            "states of a server",
+            st.tuples(mutated(states), st.just(bytes(24)) | st.binary(max_size=30)),
+            _states_read,
+            bad_reply,
+            right=(states, bytes(24)),
+        ),
+        _changing("manifests", {"model.safetensors": "d"}, _manifest_read),
+        _changing("model configurations", _config(), _config_read),
+        _changing("student files", _sidecar(), _sidecar_read),
+        _changing("playground requests", asked, _settings),
     ]
+
+
+def _changing(
+    name: str,
+    right: Any,
+    read: Callable[[Any, Path], object],
+    allowed: tuple[type[BaseException], ...] = (ForkLeftError,),
+    weight: float = 1.0,
+) -> Target:
+    """A target whose input is a right value with parts changed."""
+    return Target(name, mutated(right), read, allowed, weight, right)
+
+
+def _of_lines(name: str, right: Any, read: Callable[[Any, Path], object]) -> Target:
+    """A target whose input is a file of such values, or bytes."""
+    return Target(name, st.binary(max_size=300) | _lines(mutated(right)), read, right=_line(right))
 
 
 # Input.
@@ -201,8 +246,12 @@ def _changed(value: Any, draw: st.DrawFn) -> Any:
 
 def _lines(rows: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
     """JSON Lines, now and then cut or with thousands of brackets."""
-    line = st.one_of(rows.map(lambda row: json.dumps(row).encode()), st.just(b"[" * 5000), st.binary(max_size=20))
+    line = st.one_of(rows.map(lambda row: _line(row)[:-1]), st.just(b"[" * 5000), st.binary(max_size=20))
     return st.lists(line, max_size=4).map(lambda lines: b"\n".join(lines) + b"\n")
+
+
+def _line(row: Any) -> bytes:
+    return json.dumps(row).encode() + b"\n"
 
 
 def _recipe() -> dict[str, Any]:
@@ -222,15 +271,37 @@ def _recipe() -> dict[str, Any]:
 
 
 def _benchmark() -> dict[str, Any]:
-    return {"name": "mine", "items": 10, "protocol": "generated", "verifier": "math", "prompt": "{question}"}
+    return {
+        **{"name": "mine", "items": 10, "protocol": "generated", "verifier": "math", "template": "{question}"},
+        **{"templates": {"zh": "{question}?"}, "data": ["a.jsonl", "b.jsonl"], "cluster": "^[0-9]+", "licence": "MIT"},
+        **{"max_new_tokens": 64},
+    }
 
 
 def _study() -> dict[str, Any]:
+    arms = {"a": {}, "b": {"rho": 0.6}, "c": {"passes": 3}, "d": {"with_seed": {"rho": [0.1, 0.2]}}}
+    factors = {"f": {"x": ["a", "b"], "y": ["c", "d"]}, "g": {"x": ["a", "c"], "y": ["b", "d"]}}
     return {
-        **{"name": "s", "about": "A.", "base": "base.yaml", "arms": {"a": {}, "b": {"rho": 0.5}}, "seeds": [1, 2]},
+        **{"name": "s", "about": "A.", "base": "base.yaml", "arms": arms, "seeds": [1, 2], "effects": factors},
         **{"benchmarks": ["lab-chain-2"], "compare": [["a", "b"]], "limit": 4, "curve": ["50%"], "set": {"passes": 4}},
-        **{"effects": {"f": {"x": ["a"], "y": ["b"]}}, "decoding": {"static": {}}},
+        **{"decoding": {"static": {}, "fast": {"passes": 2, "seed": 1}}},
     }
+
+
+def _results(name: str) -> dict[str, Any]:
+    """What a file of a study's results holds."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        if name == RESULTS:
+            damage.study_results(work)
+        else:
+            note_study(work, _study_read(_study(), work))
+        return unsealed(json.loads((work / name).read_text(encoding="utf-8")))
+
+
+def _sidecar() -> dict[str, Any]:
+    facts = {"attention": "block", "block_size": 4, "anchor": "absolute", "head": "same", "sub_block": 2}
+    return {"family": "sdar", **facts, "mask_id": 9, "stop_ids": [1, 2], "adapted": False}
 
 
 def _record() -> dict[str, Any]:
@@ -248,7 +319,8 @@ def _summary() -> dict[str, Any]:
 
 def _trace() -> dict[str, Any]:
     return {
-        **{"step": 1, "id": "q", "route": "LEFTOPD", "messages": [{"role": "user", "content": "1"}], "prompt": "1"},
+        **{"step": 1, "id": "q", "route": "LEFTOPD", "order": "confidence", "prompt": "1"},
+        **{"messages": [{"role": "user", "content": "1"}]},
         **{"tokens": ["a", "b"], "entropy": [0.1, 0.2], "confidence": [0.5, 0.5], "commit_pass": [1, 2]},
         **{"block_starts": [0], "positions": [1], "kl": [0.1], "contrast": [0.1], "left_entropy": [0.9]},
         **{"student_alternatives": [[["a", 0.5]]], "teacher_alternatives": [[["b", 0.5]]], "student_right": False},
@@ -274,21 +346,35 @@ def _judged(said: tuple[str, str], work: Path) -> object:
     return Verifier("math").judgements([response, response + r" \boxed{1}"], [answer, "1"])
 
 
+# As the command line reads files: none of them may have code run.
+
+
 def _recipe_read(said: Any, work: Path) -> object:
-    return recipe_of(read_options(_written(work / "recipe.yaml", yaml.safe_dump(said, allow_unicode=True))))
+    path = _written(work / "recipe.yaml", yaml.safe_dump(said, allow_unicode=True))
+    return recipe_of(read_options(path, trust=Trust()))
 
 
 def _yaml_read(said: str | bytes, work: Path) -> object:
-    return read_options(_written(work / "recipe.yaml", said))
+    path = _written(work / "any.yaml", said)
+    for read in (read_options, read_benchmarks, read_study):
+        with suppress(ForkLeftError):
+            read(path, trust=Trust())
+    return None
 
 
 def _benchmark_read(said: Any, work: Path) -> object:
-    return read_benchmarks(_written(work / "benchmark.yaml", yaml.safe_dump(said, allow_unicode=True)))
+    path = _written(work / "benchmark.yaml", yaml.safe_dump(said, allow_unicode=True))
+    return [_clusters(benchmark) for benchmark in read_benchmarks(path, Trust())]
 
 
-def _study_read(said: Any, work: Path) -> object:
+def _clusters(benchmark: Benchmark) -> object:
+    return benchmark.cluster_of(Item("1-zh", "1+1?", "2", language="zh"))
+
+
+def _study_read(said: Any, work: Path) -> Grid:
     _written(work / "base.yaml", yaml.safe_dump(_recipe()))
-    return read_study(_written(work / "study.yaml", yaml.safe_dump(said, allow_unicode=True)))
+    path = _written(work / "study.yaml", yaml.safe_dump(said, allow_unicode=True))
+    return make_grid(read_study(path, trust=Trust()))
 
 
 def _rows_read(rows: Any, work: Path) -> object:
@@ -314,14 +400,28 @@ def _records_read(said: tuple[bytes, Any], work: Path) -> object:
 
 
 def _results_read(said: Any, work: Path) -> object:
-    return load_results(_written(work / "results.json", json.dumps(said)))
+    return load_results(_sealed(work / RESULTS, said))
 
 
-def _traces_read(said: tuple[bytes, bytes], work: Path) -> object:
+def _noted_read(said: Any, work: Path) -> object:
+    folder = work / "root" / "noted"
+    folder.mkdir(parents=True, exist_ok=True)
+    _sealed(folder / STUDY, said)
+    return collect(folder)
+
+
+def _sealed(path: Path, said: Any) -> Path:
+    # A checksum is no signature: who writes such a file can write that, too.
+    return _written(path, json.dumps(sealed(said) if isinstance(said, dict) else said))
+
+
+def _traces_read(said: tuple[bytes, bytes, Any], work: Path) -> object:
     folder = work / "run"
     folder.mkdir(exist_ok=True)
-    for name, content in zip(("traces.jsonl", "metrics.jsonl"), said, strict=True):
+    traces, metrics, recipe = said
+    for name, content in (("traces.jsonl", traces), ("showcase.jsonl", traces), ("metrics.jsonl", metrics)):
         _written(folder / name, content)
+    _written(folder / "recipe.yaml", yaml.safe_dump(recipe, allow_unicode=True))
     return page(Gathered(runs=[read_run_folder(folder, "run")]))
 
 

@@ -6,16 +6,22 @@ import urllib.request
 
 import pytest
 
-from faults import hostile
+from faults import damage, hostile
+from forkleft.digests import sealed, unsealed
 from forkleft.errors import ForkLeftError
+from forkleft.evaluate.benchmarks import read_benchmarks
 from forkleft.files import is_file, read_appended, read_jsonl, read_yaml
 from forkleft.report.gather import Gathered, read_run_folder
 from forkleft.report.page import page
-from forkleft.report.viewer import compact
+from forkleft.report.viewer import compact, good_example
+from forkleft.study.collect import collect
+from forkleft.study.names import RESULTS, STUDY
+from forkleft.study.results import load_results
 from forkleft.study.spec import read_study
 from forkleft.teacher import connection
 from forkleft.teacher.answers import Answer, AnswerCache
 from forkleft.teacher.connection import Connection
+from forkleft.train.config import ForkLeftConfig
 from forkleft.train.data import read_routes
 
 DEEP = "[" * 100_000
@@ -26,6 +32,13 @@ def test_readers_give_a_value_or_the_error_that_they_promise(tmp_path, target):
     done, lost = hostile.attacked(target, tmp_path, 20, seed=1)
     assert lost == []
     assert done >= 20
+
+
+@pytest.mark.parametrize("target", hostile.targets(), ids=lambda target: target.name)
+def test_hostile_input_is_made_from_what_is_right(tmp_path, target):
+    """Else it would be refused at the first check, and try nothing behind that."""
+    if target.right is not None:
+        target.read(target.right, tmp_path)
 
 
 def test_another_error_and_a_case_without_end_are_lost(tmp_path, monkeypatch):
@@ -45,12 +58,46 @@ def test_brackets_without_end_are_no_json(tmp_path):
     path = tmp_path / "deep.jsonl"
     path.write_text(DEEP + "\n")
     assert [row for _, row in read_appended(path)] == [None]
-    for read in (read_jsonl, lambda path: read_yaml(path, "recipe")):
+    for read in (read_jsonl, read_benchmarks, lambda path: read_yaml(path, "recipe")):
         with pytest.raises(ForkLeftError, match=r"deep\.jsonl"):
             read(path)
     server = Connection("http://localhost:1", "m")
     server.send = lambda *request: (DEEP.encode(), None)
     assert server.listed("http://localhost:1/v1/models") == {}
+
+
+def test_a_date_that_is_none_is_no_yaml(tmp_path):
+    path = tmp_path / "benchmark.yaml"
+    path.write_text("name: 2001-99-99\n")
+    with pytest.raises(ForkLeftError, match=r"benchmark\.yaml is no YAML file: month must be in 1"):
+        read_benchmarks(path)
+
+
+def test_a_number_without_end_is_told_at_once(tmp_path):
+    with pytest.raises(ForkLeftError, match=r"batches of 7 do not divide; .* one of 1, 2, 4, 5, 8, 10, .*, 1000$"):
+        ForkLeftConfig(str(tmp_path), use_cpu=True, questions_per_update=10**30, per_device_train_batch_size=7)
+
+
+@pytest.mark.parametrize("part", ["arms", "items", "cells", "effects"])
+def test_results_of_a_study_with_a_list_in_place_of_names_are_damaged(tmp_path, part):
+    damage.study_results(tmp_path)
+    said = unsealed(json.loads((tmp_path / RESULTS).read_text())) | {part: [1]}
+    (tmp_path / RESULTS).write_text(json.dumps(sealed(said)))
+    with pytest.raises(ForkLeftError, match=r"results\.json is damaged \(AttributeError"):
+        load_results(tmp_path / RESULTS)
+
+
+@pytest.mark.parametrize("part", ["arms", "effects"])
+def test_a_noted_study_with_a_list_in_place_of_names_is_damaged(tmp_path, part):
+    (tmp_path / STUDY).write_text(json.dumps(hostile._results(STUDY) | {part: [1]}))
+    with pytest.raises(ForkLeftError, match=r"study\.json is damaged \(AttributeError"):
+        collect(tmp_path)
+
+
+def test_a_trace_without_the_student_s_alternatives_is_no_example():
+    row = hostile._trace()
+    del row["student_alternatives"]
+    assert good_example([(0, compact(row))]) is None
 
 
 def test_a_text_that_can_be_no_path_is_no_file(tmp_path):

@@ -100,7 +100,8 @@ def good_example(traces: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, i
     """
     best: tuple[float, dict[str, int]] | None = None
     for number, trace in traces:
-        if trace["route"] != "LEFTOPD" or not trace["kl"] or not trace["teacher_alternatives"] or not trace["tokens"]:
+        needed = ("kl", *_ALTERNATIVES, "tokens")
+        if trace["route"] != "LEFTOPD" or not all(trace[name] for name in needed):
             continue
         fork = max(range(len(trace["tokens"])), key=lambda i: trace["entropy"][i])
         for k, position in enumerate(trace["positions"]):

@@ -58,7 +58,7 @@ def collect(folder: Path) -> StudyResults:
     try:
         cells = [_cell(said) for said in noted.pop("cells")]
         study = study_of(noted)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ForkLeftError(f"{folder / STUDY} is damaged ({error!r}); run the study again") from error
     kept = Kept.in_root(folder.parent)
     folders = [CellFolder(folder.parent, cell) for cell in cells]

@@ -201,7 +201,7 @@ def load_results(path: Path) -> StudyResults:
         }
         cells = {name: _loaded(cell, items) for name, cell in said["cells"].items()}
         holes = tuple(Hole(**hole) for hole in said["holes"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         advice = "restore it, or remove it and start forkleft study run again"
         raise ForkLeftError(f"{path} is damaged ({error!r}); {advice}") from error
     return StudyResults(**vars(study) | {"items": items, "cells": cells, "holes": holes})

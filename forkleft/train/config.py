@@ -11,6 +11,9 @@ from forkleft.train.run_config import RunConfig, check_not_negative, option
 from forkleft.verify import Verifier
 from forkleft.verify.kept import VERDICTS
 
+# Batches up to this size are named to choose from; a recipe may hold any number.
+_LISTED = 1000
+
 
 @dataclass
 class ForkLeftConfig(RunConfig):
@@ -121,7 +124,7 @@ class ForkLeftConfig(RunConfig):
         share = questions // processes
         at_once = min(self.per_device_train_batch_size, share)
         if share % at_once:
-            fitting = ", ".join(str(size) for size in range(1, share + 1) if share % size == 0)
+            fitting = ", ".join(str(size) for size in range(1, min(share, _LISTED) + 1) if share % size == 0)
             raise ForkLeftError(
                 f"questions_per_update {questions} gives each of {processes} process(es) {share} questions, which "
                 f"batches of {at_once} do not divide; set per_device_train_batch_size to one of {fitting}"
