@@ -2,7 +2,8 @@
 
 A fault is a SIGKILL (or SIGTERM, which asks) at a random time, or just before the run writes, renames or removes a file
 that was chosen at random among those of a moment: the answers' file, a checkpoint while it is written, its new name, …
-After one to three faults the run is left to end, and its end must equal that of a run without faults.
+After one to three faults the run is left to end, and its end must equal that of a run without faults. Of several
+processes, a fault hits all, the main one alone (a study's runner, the first rank), or another alone.
 """
 
 import os
@@ -23,6 +24,7 @@ from faults import scenarios
 from faults.scenarios import Scenario, fresh
 from faults.spawner import ENVIRONMENT, ROOT, SECONDS, Spawner
 from faults.tally import Tallies, Tally
+from forkleft.study.names import CELLS, RESULTS, STUDY
 from forkleft.train.checkpoints import STAGING
 
 # The share of the kills that each scenario gets; two processes start slowly, and so do the commands of a study.
@@ -31,13 +33,15 @@ _KILL, _ASK = int(signal.SIGKILL), int(signal.SIGTERM)
 _POLL = 0.002
 # Before there is anything to lose.
 _SET_UP = "set-up"
+# Whom a fault hits, and how the table says that.
+_WHOM = {"all": "", "main": ", the main process alone", "other": ", another process alone"}
 
 
 @dataclass(frozen=True)
 class Fault:
     """What happens to a process: at a share of the time that a whole run takes, or at an event, the nth of its kind.
 
-    moment: what it is called in the table. number: of the signal.
+    moment: what it is called in the table. number: of the signal. whom: `all` processes, the `main` one or an `other`.
     """
 
     moment: str
@@ -45,6 +49,7 @@ class Fault:
     share: float | None = None
     event: str | None = None
     nth: int = 0
+    whom: str = "all"
 
 
 @dataclass(frozen=True)
@@ -138,10 +143,13 @@ def a_fault(scenario: Scenario, whole: Whole, draw: random.Random) -> Fault:
         if (moment := moment_of(event)) != _SET_UP:
             moments.setdefault(moment, []).extend((event, nth) for nth in range(count))
     if not moments or draw.random() < 0.5:
-        return Fault(f"{how} at any time", number, share=draw.random())
+        several = scenario.has_commands or scenario.processes > 1
+        whom = draw.choice(list(_WHOM)) if several else "all"
+        return Fault(f"{how} at any time{_WHOM[whom]}", number, share=draw.random(), whom=whom)
     moment = draw.choice(sorted(moments))
     event, nth = draw.choice(moments[moment])
-    return Fault(f"{how} at {moment}", number, event=event, nth=nth)
+    # The process hits itself: of a study, the runner.
+    return Fault(f"{how} at {moment}", number, event=event, nth=nth, whom="main")
 
 
 def moment_of(event: str) -> str:
@@ -156,8 +164,10 @@ def moment_of(event: str) -> str:
         return "answer write"
     if "records" in name or "summary" in name:
         return "record write"
-    if "report" in name or "curves" in name:
+    if name.endswith(("report.html", ".png", ".svg", "table.md", RESULTS)):
         return "report write"
+    if top == CELLS or name.endswith(STUDY):
+        return "cell write"
     if name.endswith(".jsonl"):
         return "metrics write"
     return _SET_UP if name == "." or name.endswith(".lock") or "configuration" in name else "model write"
@@ -176,7 +186,7 @@ def _start(
     """Run a scenario once, with or without a fault. Its exit code; None if it does not end."""
     delay = None if fault is None or fault.share is None else fault.share * seconds
     if scenario.processes > 1:
-        return _distributed(scenario, folder, log, delay, _KILL if fault is None else fault.number)
+        return _distributed(scenario, folder, log, delay, fault)
     watch: dict[str, object] = {"folder": folder, "events": events}
     if fault is not None and fault.event is not None:
         watch |= {"at": fault.event, "nth": fault.nth, "signal": fault.number}
@@ -185,18 +195,28 @@ def _start(
     if code is not None:
         return code
     commands = _commands_of(pid) if scenario.has_commands else []
-    number = _KILL if delay is None or fault is None else fault.number
-    # A runner passes SIGTERM on; a power cut ends all.
-    for process in (pid, *(commands if number == _KILL else ())):
-        _send(process, number)
+    if delay is None or fault is None:
+        # It hangs.
+        fault = Fault("hung")
+    for process in _hit(fault, [pid, *commands], passed_on=scenario.has_commands):
+        _send(process, fault.number)
     ended = spawner.wait()
-    for process in commands:
-        _await_end(process)
+    if fault.whom == "all":
+        for process in commands:
+            _await_end(process)
+    # Else its commands go on, and the next runner must wait for them by itself.
     return None if delay is None else ended
 
 
-def _distributed(scenario: Scenario, folder: Path, log: Path, delay: float | None, number: int) -> int | None:
-    """Two processes under torchrun, of which one is hit. The exit code of torchrun, which is 0 or 1."""
+def _hit(fault: Fault, processes: Sequence[int], *, passed_on: bool = False) -> Sequence[int]:
+    """Of processes, the main one first, those that a fault hits. passed_on: the main one passes SIGTERM on."""
+    if fault.whom == "other":
+        return processes[1:2]
+    return processes[:1] if fault.whom == "main" or (passed_on and fault.number == _ASK) else processes
+
+
+def _distributed(scenario: Scenario, folder: Path, log: Path, delay: float | None, fault: Fault | None) -> int | None:
+    """Two processes under torchrun, of which one or both are hit. The exit code of torchrun, which is 0 or 1."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(scenario.processes)]
     launch += ["--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "-m", "forkleft"]
     with log.open("a", encoding="utf-8") as file:
@@ -212,10 +232,11 @@ def _distributed(scenario: Scenario, folder: Path, log: Path, delay: float | Non
         return process.wait(SECONDS if delay is None else delay)
     except subprocess.TimeoutExpired:
         ranks = _commands_of(process.pid)
-        if delay is None or not ranks:
-            number = _KILL
-        for hit in ranks[-1:] or [process.pid]:
-            _send(hit, number)
+        if delay is None or fault is None or not ranks:
+            _send(process.pid, _KILL)
+        else:
+            for rank in _hit(fault, ranks):
+                _send(rank, fault.number)
     try:
         code = process.wait(SECONDS)
     except subprocess.TimeoutExpired:
@@ -233,6 +254,9 @@ def _expected(fault: Fault, scenario: Scenario) -> tuple[int, ...]:
     if scenario.processes > 1:
         # torchrun's own, or its end by our signal if it had not started the processes yet.
         return (1, -_KILL)
+    if fault.whom == "other":
+        # The runner goes on without the cell of the command.
+        return (1,)
     # Before Python has set its handlers, SIGTERM ends a process as it always does.
     return (-_KILL,) if fault.number == _KILL else (128 + _ASK, -_ASK)
 

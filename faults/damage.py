@@ -17,8 +17,11 @@ from forkleft.errors import ForkLeftError
 from forkleft.evaluate.results import CONFIGURATION, RECORDS, SUMMARY, Record, ResultFolder, line_of, read_results
 from forkleft.files import read_appended, write_json
 from forkleft.objective.routes import Route
-from forkleft.study.grid import Place
+from forkleft.study.collect import note_study, read_noted
+from forkleft.study.grid import Place, make_grid
+from forkleft.study.names import STUDY
 from forkleft.study.results import ArmFacts, CellResults, Items, Measured, StudyResults, load_results, save_results
+from forkleft.study.spec import read_study
 from forkleft.teacher.answers import Answer, AnswerCache
 from forkleft.train import checkpoints
 from forkleft.train.data import read_routes
@@ -120,13 +123,11 @@ def _records(folder: Path, *, finished: bool = False) -> list[Path]:
     if finished:
         results.finish([record.key for record in made], {"model": "m"}, 5)
         return [folder / "b" / name for name in (RECORDS, SUMMARY)]
-    return [folder / "b" / "records.part-0.jsonl"]
+    return [folder / "b" / name for name in ("records.part-0.jsonl", CONFIGURATION)]
 
 
 def _read_parts(folder: Path) -> dict[Any, Any]:
     configuration = {"benchmark": "b", "protocol": "generated", "model": {"kind": "diffusion"}, "sampler": {}}
-    if not (folder / "b" / CONFIGURATION).exists():
-        write_json(folder / "b" / CONFIGURATION, configuration)
     return dict(ResultFolder(folder / "b", configuration).records())
 
 
@@ -186,6 +187,19 @@ def _read_study(folder: Path) -> dict[Any, Any]:
     return {"results": repr(load_results(folder / "results.json"))}
 
 
+def _noted(folder: Path) -> list[Path]:
+    recipe = {"student": "lab:student-block", "teacher": "lab:teacher-strong", "train_data": "lab:train"}
+    said = {"name": "s", "base": "base.yaml", "arms": {"a": {}}, "seeds": [1, 2], "benchmarks": ["lab-chain-2"]}
+    write_json(folder / "base.yaml", recipe | {"output_dir": "out"})
+    write_json(folder / "study.yaml", said)
+    note_study(folder, make_grid(read_study(folder / "study.yaml")))
+    return [folder / STUDY]
+
+
+def _read_noted(folder: Path) -> dict[Any, Any]:
+    return dict(read_noted(folder) or {})
+
+
 SUBJECTS = (
     Subject("checkpoints", _checkpoint, _read_checkpoint),
     Subject("answers", _answers, _read_answers),
@@ -194,4 +208,5 @@ SUBJECTS = (
     Subject("traces", _steps("traces.jsonl"), _read_traces),
     Subject("routes", _steps("routes.jsonl"), _read_routes),
     Subject("study results", study_results, _read_study),
+    Subject("cells of a study", _noted, _read_noted),
 )

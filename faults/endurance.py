@@ -1,7 +1,7 @@
 """Endurance: thousands of updates and verdicts in one process, which must not grow.
 
-Memory, open files and child processes are noted as it goes. After a start, in which caches fill, the slope of a line
-through the memory says how much is kept for each update or call.
+Memory, also that of the workers, open files and child processes are noted as it goes. After a start, in which caches
+fill, the slope of a line through the memory says how much is kept for each update or call.
 """
 
 import os
@@ -25,7 +25,7 @@ UPDATE_BYTES, CALL_BYTES = 20_000.0, 1_000.0
 
 @dataclass
 class Course:
-    """What a process holds, over time: steps, bytes in memory, open files, child processes."""
+    """What a process holds, over time: steps, bytes in memory (with those of its children), open files, children."""
 
     steps: list[int] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
@@ -34,10 +34,11 @@ class Course:
 
     def note(self, step: int) -> None:
         """Look at this process now."""
+        children = _children()
         self.steps.append(step)
-        self.memory.append(_resident())
+        self.memory.append(resident() + sum(map(resident, children)))
         self.files.append(len(os.listdir("/proc/self/fd")))
-        self.children.append(len(_children()))
+        self.children.append(len(children))
 
     def slope(self) -> float:
         """Bytes for each step, after the start."""
@@ -57,8 +58,8 @@ class Course:
 
     def said(self) -> str:
         """The figures, for people."""
-        megabytes = self.memory[-1] / 2**20
-        return f"{self.slope():,.0f} bytes a step, {megabytes:,.0f} MB, {self.files[-1]} files at the end"
+        at_the_end = f"{self.memory[-1] / 2**20:,.0f} MB, {self.files[-1]} files, {self.children[-1]} children"
+        return f"{self.slope():,.0f} bytes a step; at the end {at_the_end}"
 
 
 class _Watch(TrainerCallback):
@@ -122,8 +123,12 @@ def judged(calls: int, judge: Callable[[list[str], list[str]], object] | None = 
     return course
 
 
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def resident(process: str = "self") -> int:
+    """Bytes of a process in memory; 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def _children() -> list[str]:

@@ -22,6 +22,7 @@ from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
 from faults import damage
+from faults.endurance import resident
 from faults.tally import Tallies, Tally
 from forkleft.digests import sealed, unsealed
 from forkleft.errors import ForkLeftError
@@ -50,6 +51,8 @@ from forkleft.verify import Verifier
 
 # Seconds for one case; only what hangs takes so long.
 _BOUND = 120
+# Bytes that thousands of cases of a target may leave in memory; Hypothesis itself keeps tens of megabytes.
+_GROWTH = 500 * 2**20
 _ANY_TEXT = st.text(max_size=40)
 _SCALARS = st.one_of(
     st.none(),
@@ -97,8 +100,12 @@ def run(cases: int, seed: int) -> list[Tally]:
     with tempfile.TemporaryDirectory() as folder:
         for target in chosen:
             count = max(1, round(cases * target.weight / total))
+            before = resident()
             done, lost = attacked(target, Path(folder), count, seed)
-            tallies.add(f"hostile {target.name}", lost, done)
+            grown = resident() - before
+            if grown > _GROWTH:
+                lost.append(f"{done} cases left {grown:,} bytes in memory")
+            tallies.add(f"hostile {target.name}", lost, done, f"{grown / 2**20:+,.0f} MB")
     return tallies.all()
 
 

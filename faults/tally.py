@@ -28,11 +28,12 @@ class Tallies:
     def __init__(self) -> None:
         self._found: dict[str, Tally] = {}
 
-    def add(self, fault: str, lost: Sequence[str] = (), injected: int = 1) -> None:
+    def add(self, fault: str, lost: Sequence[str] = (), injected: int = 1, figures: str = "") -> None:
         """Count a fault, or several of a kind. lost: for each that was not survived, what is wrong."""
         tally = self._found.setdefault(fault, Tally(fault))
         tally.injected += injected
         tally.lost += lost
+        tally.figures = figures or tally.figures
 
     def all(self) -> list[Tally]:
         """All of them."""

@@ -2,9 +2,13 @@
 
 import mmap
 import os
+import subprocess
+import sys
 
 from faults import endurance
 from faults.endurance import Course
+
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 
 
 def test_updates_leave_no_files_and_processes_behind(tmp_path):
@@ -37,6 +41,21 @@ def test_what_is_kept_is_seen():
     finally:
         for file in files:
             os.close(file)
+
+
+def test_the_memory_of_workers_counts():
+    alone, with_worker = Course(), Course()
+    alone.note(0)
+    program = "import sys; x = b'x' * (1 << 25); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", program], **PIPES) as worker:
+        worker.stdout.readline()
+        with_worker.note(0)
+        worker.stdin.close()
+    assert with_worker.memory[0] - alone.memory[0] > 1 << 25
+    assert with_worker.children[0] == alone.children[0] + 1
+    course = Course([0, 1], [2**20, 2 * 2**20], [3, 4], [0, 2])
+    assert course.said() == "1,048,576 bytes a step; at the end 2 MB, 4 files, 2 children"
+    assert endurance.resident(str(worker.pid)) == 0
 
 
 def test_the_slope_is_that_after_the_start():

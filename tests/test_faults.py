@@ -98,6 +98,71 @@ def test_faults_are_drawn_from_the_seed(tmp_path):
     assert any(fault.number == signal.SIGTERM for fault in first)
 
 
+def test_faults_of_several_processes_hit_all_or_one(tmp_path):
+    whole = crashes.Whole(tmp_path, 2.0, ())
+    for scenario in (scenarios.study(tmp_path), scenarios.training("two processes", processes=2)):
+        draw = random.Random(1)
+        drawn = [crashes.a_fault(scenario, whole, draw) for _ in range(40)]
+        assert {fault.whom for fault in drawn} == {"all", "main", "other"}
+        assert {fault.moment for fault in drawn if fault.whom == "other" and fault.number == signal.SIGKILL} == {
+            "killed at any time, another process alone"
+        }
+    processes = [10, 11, 12]
+    hits = {whom: crashes._hit(Fault("", whom=whom), processes) for whom in ("all", "main", "other")}
+    assert hits == {"all": processes, "main": [10], "other": [11]}
+    # A runner passes it on, and gets it alone.
+    assert crashes._hit(Fault("", signal.SIGTERM), processes, passed_on=True) == [10]
+    assert crashes._hit(Fault("", whom="other"), [10]) == []
+
+
+@pytest.mark.parametrize(
+    ("event", "moment"),
+    [
+        ("write .staging/checkpoint-2/model.safetensors", "checkpoint write"),
+        ("rename checkpoint-2", "checkpoint rename"),
+        ("remove checkpoint-2/model.safetensors", "checkpoint removal"),
+        ("write teacher_answers.jsonl", "answer write"),
+        ("write lab-chain-2/records.part-0.jsonl", "record write"),
+        ("rename lab-chain-2/summary.json", "record write"),
+        ("rename report.html", "report write"),
+        ("write curves.png", "report write"),
+        ("rename small/results.json", "report write"),
+        ("write small/.table.md", "report write"),
+        ("rename cells/0a/cell.json", "cell write"),
+        ("rename small/study.json", "cell write"),
+        ("write metrics.jsonl", "metrics write"),
+        ("rename model.safetensors", "model write"),
+        ("make .", "set-up"),
+    ],
+)
+def test_events_have_their_moments(event, moment):
+    assert moment_of(event.replace(".staging", checkpoints.STAGING)) == moment
+
+
+@pytest.mark.slow
+def test_a_study_that_lost_a_command_or_its_runner_is_the_same(tmp_path, spawner):
+    scenario = scenarios.study(tmp_path)
+    whole = left_alone(spawner, scenario, tmp_path)
+    moments = {moment_of(event) for event in whole.events}
+    assert {"cell write", "report write"} <= moments
+    planned = [
+        # Its command goes on, and the next runner waits for it.
+        Fault("the runner alone", share=0.2, whom="main"),
+        Fault("a command alone", share=0.2, whom="other"),
+        at(whole, "report write"),
+    ]
+    assert episode(spawner, scenario, tmp_path, whole, planned, 0) == (planned, [])
+
+
+@pytest.mark.slow
+def test_a_training_of_two_processes_that_lost_one_or_both_is_the_same(tmp_path, spawner):
+    scenario = scenarios.training("two processes", processes=2)
+    whole = left_alone(spawner, scenario, tmp_path)
+    for number, whom in enumerate(("main", "other", "all")):
+        planned = [Fault(whom, share=0.7, whom=whom)]
+        assert episode(spawner, scenario, tmp_path, whole, planned, number) == (planned, [])
+
+
 def test_lost_faults_are_counted():
     tallies = Tallies()
     tallies.add("a")
@@ -123,7 +188,7 @@ def test_damaged_files_are_never_silently_used(tmp_path, monkeypatch, subject):
         monkeypatch.setattr(module, "is_intact", lambda row: True)
     monkeypatch.setattr(checkpoints, "file_digest", lambda path: "")
     if subject.name != "checkpoints":
-        assert damage.damaged_silently(subject, tmp_path / "open", 60, random.Random(1))
+        assert damage.damaged_silently(subject, tmp_path / "open", 120, random.Random(1))
 
 
 @pytest.fixture

@@ -41,6 +41,17 @@ def test_hostile_input_is_made_from_what_is_right(tmp_path, target):
         target.read(target.right, tmp_path)
 
 
+def test_memory_that_cases_leave_behind_is_lost(monkeypatch):
+    kept = []
+    hoards = hostile.Target("hoards", hostile.st.none(), lambda value, work: kept.append(b"x" * (1 << 26)))
+    monkeypatch.setattr(hostile, "targets", lambda: [hoards])
+    (tally,) = hostile.run(1, seed=1)
+    assert tally.lost == [] and float(tally.figures.removesuffix(" MB")) > 60
+    monkeypatch.setattr(hostile, "_GROWTH", 1 << 25)
+    (tally,) = hostile.run(1, seed=1)
+    assert len(tally.lost) == 1 and tally.lost[0].startswith("1 cases left ")
+
+
 def test_another_error_and_a_case_without_end_are_lost(tmp_path, monkeypatch):
     monkeypatch.setattr(hostile, "_BOUND", 1)
 
