@@ -65,6 +65,7 @@ def run(work: Path, kills: int, seed: int, console: Console) -> list[Tally]:
     """So many kills and more, divided among all scenarios. work: a folder for the runs."""
     tallies = Tallies()
     draw = random.Random(seed)
+    work.mkdir(parents=True)
     with Spawner() as spawner, scenarios.answer_server() as asked:
         chosen = [
             scenarios.training(),

@@ -22,6 +22,10 @@ from forkleft.errors import ForkLeftError, nearest
 
 # What reading JSON that somebody else wrote may raise: RecursionError for thousands of brackets in each other.
 JSON_ERRORS = (ValueError, RecursionError)
+# Entries of a YAML file. With aliases, a few lines could stand for billions.
+_MOST_ENTRIES = 100_000
+# Characters of a line of data. A small gzipped file could hold one that fills the memory.
+_LONGEST_LINE = 1 << 27
 
 
 def check_writable(folder: Path, option: str = "--output") -> None:
@@ -161,7 +165,9 @@ def stream_jsonl(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise ForkLeftError(f"expected a JSON Lines file, found none at {path}")
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), ""), start=1):
+                if len(line) > _LONGEST_LINE:
+                    raise ForkLeftError(f"{path}, line {number}: expected at most {_LONGEST_LINE:,} characters")
                 if line.strip():
                     row, where = json.loads(line), f"{path}, line {number}"
                     if not isinstance(row, dict):
@@ -184,7 +190,43 @@ def missing_yaml(path: Path, kind: str) -> ForkLeftError:
 
 
 class YamlLoader(yaml.SafeLoader):
-    """YAML as people write it today: `no` and `on` are words, `1e-6` is a number."""
+    """YAML as people write it today: `no` and `on` are words, `1e-6` is a number.
+
+    Aliases count as often as they are used: with too many entries, it raises yaml.YAMLError.
+    """
+
+    def get_data(self) -> Any:
+        """The next document."""
+        return _countable(super().get_data())
+
+    def get_single_data(self) -> Any:
+        """The only document."""
+        return _countable(super().get_single_data())
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Put the entries of `<<` beside those of a mapping."""
+        super().flatten_mapping(node)
+        if len(node.value) > _MOST_ENTRIES:
+            raise _too_many()
+
+
+def _countable(value: Any) -> Any:
+    """The value, if it has a number of entries that can be read. One that holds itself has not."""
+    left, waiting = _MOST_ENTRIES, [value]
+    while waiting:
+        inner = waiting.pop()
+        if isinstance(inner, Mapping):
+            waiting.extend(inner.values())
+        elif isinstance(inner, list | tuple):
+            waiting.extend(inner)
+        left -= 1
+        if left < 0:
+            raise _too_many()
+    return value
+
+
+def _too_many() -> yaml.YAMLError:
+    return yaml.YAMLError(f"expected at most {_MOST_ENTRIES:,} entries, aliases counted as often as they are used")
 
 
 YamlLoader.yaml_implicit_resolvers = {

@@ -5,6 +5,7 @@ import random
 import signal
 
 import pytest
+from rich.console import Console
 
 from faults import crashes, damage, disk, scenarios
 from faults.crashes import Fault, episode, left_alone, moment_of
@@ -161,6 +162,20 @@ def test_a_training_of_two_processes_that_lost_one_or_both_is_the_same(tmp_path,
     for number, whom in enumerate(("main", "other", "all")):
         planned = [Fault(whom, share=0.7, whom=whom)]
         assert episode(spawner, scenario, tmp_path, whole, planned, number) == (planned, [])
+
+
+def test_all_scenarios_are_attacked(tmp_path, monkeypatch):
+    attacked = {}
+
+    def attack(spawner, scenario, work, wanted, draw, tallies):
+        assert scenario.words(work)[0] in ("train", "eval", "answer", "study")
+        attacked[scenario.name] = wanted
+        tallies.add(scenario.name)
+
+    monkeypatch.setattr(crashes, "attack", attack)
+    found = crashes.run(tmp_path / "new" / "crashes", 120, 1, Console(quiet=True))
+    assert [tally.fault for tally in found] == list(crashes.SHARES)
+    assert attacked == {"train": 48, "eval": 24, "answer": 24, "two processes": 12, "study": 12}
 
 
 def test_lost_faults_are_counted():

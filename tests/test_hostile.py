@@ -1,5 +1,6 @@
 """Short forms of the hostile input of `make faults`; and what it has found, as tests of their own."""
 
+import gzip
 import io
 import json
 import urllib.request
@@ -7,6 +8,7 @@ import urllib.request
 import pytest
 
 from faults import damage, hostile
+from forkleft import files
 from forkleft.digests import sealed, unsealed
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.benchmarks import read_benchmarks
@@ -23,6 +25,7 @@ from forkleft.teacher.answers import Answer, AnswerCache
 from forkleft.teacher.connection import Connection
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.data import read_routes
+from forkleft.train.recipes import read_options
 
 DEEP = "[" * 100_000
 
@@ -75,6 +78,38 @@ def test_brackets_without_end_are_no_json(tmp_path):
     server = Connection("http://localhost:1", "m")
     server.send = lambda *request: (DEEP.encode(), None)
     assert server.listed("http://localhost:1/v1/models") == {}
+
+
+@pytest.mark.parametrize("kind", ["aliases", "merged", "itself"])
+def test_a_few_lines_of_yaml_do_not_stand_for_billions(tmp_path, kind):
+    path = tmp_path / "bomb.yaml"
+    if kind == "aliases":
+        # Ten of the level before in each level.
+        levels = ["&a0 [x]", *(f"&a{k} [{','.join([f'*a{k - 1}'] * 10)}]" for k in range(1, 12))]
+        path.write_text(f"rho: [{', '.join(levels)}]\n")
+    elif kind == "merged":
+        levels = ["z0: &a0 {x: 1}", *(f"z{k}: &a{k} {{<<: [{','.join([f'*a{k - 1}'] * 10)}]}}" for k in range(1, 12))]
+        path.write_text(f"columns: {{{', '.join(levels)}}}\n")
+    else:
+        path.write_text("rho: &a [*a]\n")
+    for read in (read_options, read_benchmarks, read_study):
+        with pytest.raises(ForkLeftError, match=r"bomb\.yaml is no YAML file: expected at most 100,000 entries"):
+            read(path)
+
+
+def test_aliases_may_be_used(tmp_path):
+    path = tmp_path / "study.yaml"
+    path.write_text("arms: {a: &a {rho: 0.5}, b: {<<: *a, passes: 4}, c: *a}\n")
+    assert read_yaml(path, "study") == {"arms": {"a": {"rho": 0.5}, "b": {"rho": 0.5, "passes": 4}, "c": {"rho": 0.5}}}
+
+
+def test_a_line_of_data_must_not_fill_the_memory(tmp_path, monkeypatch):
+    path = tmp_path / "data.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"id": "a"}\n{"id": "' + b"b" * 10_000 + b'"}\n'))
+    assert len(read_jsonl(path)) == 2
+    monkeypatch.setattr(files, "_LONGEST_LINE", 1000)
+    with pytest.raises(ForkLeftError, match=r"data\.jsonl\.gz, line 2: expected at most 1,000 characters"):
+        read_jsonl(path)
 
 
 def test_a_date_that_is_none_is_no_yaml(tmp_path):
