@@ -155,7 +155,7 @@ def a_fault(scenario: Scenario, whole: Whole, draw: random.Random) -> Fault:
 
 def moment_of(event: str) -> str:
     """The moment that an event belongs to, for people."""
-    name = event.partition(" ")[2]
+    operation, _, name = event.partition(" ")
     top, _, rest = name.partition("/")
     if top == STAGING:
         return "checkpoint write"
@@ -171,7 +171,9 @@ def moment_of(event: str) -> str:
         return "cell write"
     if name.endswith(".jsonl"):
         return "metrics write"
-    return _SET_UP if name == "." or name.endswith(".lock") or "configuration" in name else "model write"
+    if name == "." or name.endswith(".lock") or "configuration" in name:
+        return _SET_UP
+    return "new folder" if operation == "make" else "model write"
 
 
 def _start(

@@ -134,6 +134,8 @@ def test_faults_of_several_processes_hit_all_or_one(tmp_path):
         ("write metrics.jsonl", "metrics write"),
         ("rename model.safetensors", "model write"),
         ("make .", "set-up"),
+        ("make small", "new folder"),
+        ("write lab-chain-2/.lock", "set-up"),
     ],
 )
 def test_events_have_their_moments(event, moment):
