@@ -15,7 +15,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -192,6 +192,11 @@ class CellFolder:
         """Write down why the cell is missing."""
         with writing(self.path):
             write_json(self.path / _FAILED, asdict(failure))
+
+    def forget_failure(self) -> None:
+        """Remove the error of the last try: the cell is finished. A command may be killed after its last file."""
+        with suppress(OSError):
+            (self.path / _FAILED).unlink(missing_ok=True)
 
     def failure(self) -> Failure | None:
         """Why the cell is missing, if a try failed."""

@@ -93,6 +93,7 @@ class _Runner:
     def _begin(self, folder: CellFolder) -> bool:
         """Begin a cell, or see that there is nothing to begin; False if it must wait."""
         if folder.is_finished():
+            folder.forget_failure()
             self.progress.was_there()
             return True
         needs = folder.cell.needs

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from studies import PROGRAM, study_file
 
-from forkleft.study.cells import CellFolder
+from forkleft.study.cells import CellFolder, Failure
 from forkleft.study.grid import make_grid
 from forkleft.study.names import CELLS
 from forkleft.study.progress import GridProgress
@@ -71,6 +71,15 @@ def test_a_cell_that_fails_leaves_a_hole_and_the_others_go_on(tmp_path, calls, m
     before = len(calls())
     assert not run(tmp_path, grid=grid)[0]
     assert [call[0] for call in calls()[before:]] == ["train", "eval"]
+    assert folder.failure() is None
+
+
+def test_a_command_that_was_killed_after_its_last_file_leaves_no_error(tmp_path, calls):
+    _, _, grid = run(tmp_path, seeds=[1])
+    folder = CellFolder(tmp_path / "root", next(iter(grid.cells.values())))
+    folder.fail(Failure("killed by signal 9", "forkleft eval"))
+    before = len(calls())
+    assert not run(tmp_path, grid=grid)[0] and len(calls()) == before
     assert folder.failure() is None
 
 
