@@ -87,6 +87,15 @@ def token(text: str) -> str | int:
     return int(text) if text.isdecimal() else text
 
 
+def say_loading(what: str) -> None:
+    """Say on standard error what a command is about to do, before PyTorch is imported, which takes seconds.
+
+    Only the first process of several says it, and none that has PyTorch already.
+    """
+    if "torch" not in sys.modules and int(os.environ.get("RANK", 0)) == 0:
+        print(f"{what}; loading PyTorch", file=sys.stderr, flush=True)
+
+
 def hide_loading_bars() -> None:
     """Switch off the progress bar that Transformers draws for every model it loads."""
     from transformers import modeling_gguf_pytorch_utils

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from forkleft.cli.arguments import Commands, add_command, hide_loading_bars
+from forkleft.cli.arguments import Commands, add_command, hide_loading_bars, say_loading
 
 
 def add(commands: Commands) -> None:
@@ -18,6 +18,7 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """`forkleft demo`."""
+    say_loading("forkleft demo: a student of the lab learns from a teacher of the lab")
     from forkleft.cli.demonstration import demo
 
     hide_loading_bars()

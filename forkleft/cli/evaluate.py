@@ -13,6 +13,7 @@ from forkleft.cli.arguments import (
     loading,
     model_arguments,
     sampler_arguments,
+    say_loading,
     trust_verifier_argument,
 )
 from forkleft.errors import ForkLeftError, nearest
@@ -79,6 +80,7 @@ def run(options: argparse.Namespace) -> None:
         chosen = _judged_by(options.verifier, chosen)
     source = _source(options, chosen)
     # Imported only now: mistakes above are found without waiting for PyTorch.
+    say_loading(f"forkleft eval: {options.model}")
     from forkleft.evaluate.evaluation import check_evaluation, load_evaluated, run_evaluation
     from forkleft.evaluate.protocols import Settings
 

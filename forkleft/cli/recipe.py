@@ -5,7 +5,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from forkleft.cli.arguments import hide_loading_bars, trust_verifier_argument
+from forkleft.cli.arguments import hide_loading_bars, say_loading, trust_verifier_argument
 from forkleft.errors import ForkLeftError
 from forkleft.files import missing_yaml
 from forkleft.trust import Trust
@@ -37,6 +37,7 @@ def recipe_options(options: argparse.Namespace, form: str = "TRAIN", example: st
         raise ForkLeftError(f"expected a recipe: --config {example}, for instance; --options lists what is in one")
     if not options.config.exists():
         raise missing_yaml(options.config, "recipe")
+    say_loading(f"{options.parser.prog}: {options.config}")
     from forkleft.train import recipes
 
     hide_loading_bars()

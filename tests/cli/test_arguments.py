@@ -1,5 +1,7 @@
+import sys
+
 import pytest
-from commands import run
+from commands import ROOT, run
 
 from forkleft.cli import arguments
 from forkleft.cli.main import main
@@ -49,3 +51,20 @@ def test_a_gguf_file_is_unpacked_without_a_bar(capsys, monkeypatch):
 
 def test_the_orders_of_the_command_line_are_those_of_the_rollout():
     assert set(arguments.ORDERS) == set(ORDERS)
+
+
+def test_a_command_says_what_it_does_before_it_loads(capsys, monkeypatch):
+    """Every command that trains: the first process of several, where PyTorch is still to come."""
+    told = []
+    monkeypatch.setattr("forkleft.cli.recipe.say_loading", lambda what: told.append(what) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["train", "--config", str(ROOT / "recipes" / "lab.yaml")])
+    assert told == [f"forkleft train: {ROOT / 'recipes' / 'lab.yaml'}"]
+    arguments.say_loading("nothing to wait for")
+    assert capsys.readouterr().err == ""
+    monkeypatch.delitem(sys.modules, "torch")
+    arguments.say_loading("forkleft train: lab.yaml")
+    assert capsys.readouterr().err == "forkleft train: lab.yaml; loading PyTorch\n"
+    monkeypatch.setenv("RANK", "1")
+    arguments.say_loading("forkleft train: lab.yaml")
+    assert capsys.readouterr().err == ""
