@@ -50,19 +50,20 @@ def write_results_page(folder: Path, output: Path) -> None:
 
     The tables and figures of every study are made anew, too. Raises ForkLeftError for a place that cannot be filled.
     """
-    studies = {}
-    for path in study_folders(folder):
-        results, analysis = show_study(path)
-        studies[results.name] = (results, analysis)
-    claims = read_claims(folder / CLAIMS)
-    probes = {path.stem: _probe(path) for path in sorted((folder / PROBE).glob("*.json"))}
-    link = Path(os.path.relpath(folder, output.parent)).as_posix()
-    book = Book(studies, judge(claims, studies), probes, link)
+    # What is quick to read comes first: the analysis of many studies takes minutes.
     words = folder / WORDS
     try:
         text = words.read_text(encoding="utf-8")
     except OSError as error:
         raise ForkLeftError(f"cannot read the words of the page: {words}: {error.strerror}") from error
+    claims = read_claims(folder / CLAIMS)
+    probes = {path.stem: _probe(path) for path in sorted((folder / PROBE).glob("*.json"))}
+    studies = {}
+    for path in study_folders(folder):
+        results, analysis = show_study(path)
+        studies[results.name] = (results, analysis)
+    link = Path(os.path.relpath(folder, output.parent)).as_posix()
+    book = Book(studies, judge(claims, studies), probes, link)
     write_text(output, fill(text, book, words))
 
 

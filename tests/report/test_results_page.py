@@ -1,4 +1,5 @@
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,14 @@ def folder(tmp_path):
     return folder
 
 
-def test_a_page_is_made_of_words_and_figures(folder, tmp_path):
+def test_a_page_is_made_of_words_and_figures(folder, tmp_path, monkeypatch):
+    quick = partial(analyse, resamples=500)
+    monkeypatch.setattr("forkleft.report.studies.analyse", quick)
     page = tmp_path / "results.md"
     write_results_page(folder, page)
     text = page.read_text()
     results = made_up_results()
-    gain = analyse(results).gains["static"]["L-high"].mean
+    gain = quick(results).gains["static"]["L-high"].mean
     said = f"{100 * gain.value:+.1f} ({100 * gain.low:+.1f}, {100 * gain.high:+.1f})"
     assert f"| It helps. | +4.93 | {said} | 8 | 0.008 | [made-up](#made-up) | **supported** |" in text
     assert "![made-up: accuracy](results/made-up/accuracy.svg)" in text

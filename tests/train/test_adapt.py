@@ -70,7 +70,8 @@ def test_the_first_update_equals_the_naive_one(tmp_path, family, changes):
         assert_exact(theirs.detach() - theirs.grad, ours, name)
 
 
-@pytest.mark.parametrize("filled", [pytest.param(False, marks=pytest.mark.slow), True], ids=["rows", "filled"])
+@pytest.mark.slow
+@pytest.mark.parametrize("filled", [False, True], ids=["rows", "filled"])
 def test_accumulation_and_processes_change_nothing(tmp_path, filled):
     """4 rows at once = 2 accumulation steps of 2 = 2 processes of 2; the last update has fewer."""
     changes = {"max_steps": 3, "optim": "sgd", "learning_rate": 0.1, "dtype": "float64", "causal_weight": 0.2}
@@ -105,13 +106,14 @@ CHECKPOINTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "processes", "moment"),
     [
         ({"stream": True}, 1, "save-checkpoint-4"),
-        pytest.param({}, 1, "step-3", marks=pytest.mark.slow),
-        pytest.param({"lora": True, "gradient_accumulation_steps": 2}, 1, "step-5", marks=pytest.mark.slow),
-        pytest.param({"stream": True, "tokens_per_batch": 60}, 2, "step-5", marks=pytest.mark.slow),
+        ({}, 1, "step-3"),
+        ({"lora": True, "gradient_accumulation_steps": 2}, 1, "step-5"),
+        ({"stream": True, "tokens_per_batch": 60}, 2, "step-5"),
     ],
     ids=["stream", "rows", "adapters, accumulated", "filled stream, processes"],
 )

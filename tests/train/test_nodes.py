@@ -51,6 +51,7 @@ def assert_as_alone(folder, alone):
         assert_exact(found[name], tensor, name)
 
 
+@pytest.mark.slow
 def test_two_nodes_learn_as_one_process(tmp_path, alone):
     """Under DDP; also where a node has nothing retained, and where it has no question at all."""
     done = run_nodes(2, words(tmp_path / "run"))

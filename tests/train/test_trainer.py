@@ -65,10 +65,8 @@ def test_the_first_update_equals_the_naive_one(tmp_path):
         assert_exact(theirs.detach() - gradient, ours, name)
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("all-routes", "excluded")]
-
-
-@pytest.mark.parametrize("verdicts", ["one-in-four", *SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("verdicts", ["one-in-four", "all-routes", "excluded"])
 def test_accumulation_and_processes_change_nothing(tmp_path, verdicts):
     """4 questions at once = 2 accumulation steps of 2 = 2 processes of 2, also where one process has nothing.
 
@@ -159,16 +157,18 @@ def routes_by_step(folder):
     return {row["step"]: dict(zip(row["ids"], row["routes"], strict=True)) for row in rows}
 
 
+# A quick one is among the tests of faults.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "moment"),
     [
-        pytest.param("plain", "step-1", marks=pytest.mark.slow),
-        pytest.param("plain", "update-4", marks=pytest.mark.slow),
+        ("plain", "step-1"),
+        ("plain", "update-4"),
         ("plain", "save-checkpoint-4"),
-        pytest.param("plain", "saved-4", marks=pytest.mark.slow),
-        pytest.param("plain", "step-6", marks=pytest.mark.slow),
-        pytest.param("adapters, accumulated", "step-3", marks=pytest.mark.slow),
-        pytest.param("processes", "step-5", marks=pytest.mark.slow),
+        ("plain", "saved-4"),
+        ("plain", "step-6"),
+        ("adapters, accumulated", "step-3"),
+        ("processes", "step-5"),
     ],
 )
 def test_killed_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, kind, moment):

@@ -83,7 +83,8 @@ def test_the_import_is_cheap():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
-@pytest.mark.parametrize("kind", ["math", pytest.param("opdlm", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["math", "opdlm"])
 @pytest.mark.parametrize("name", ["gsm8k", "math500"])
 def test_reference_solutions_have_their_own_answers_only(data_folder, name, kind):
     items = load_benchmark(BENCHMARKS[name], data_folder).items
