@@ -11,6 +11,8 @@ A: Qwen3, 4 layers, width 128, 8,192 words, blocks of 8. B: width 256, 151,936 w
 
 import argparse
 import ast
+import copy
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,11 +23,13 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from transformers import DynamicCache
 
 from benchmarks.harness import Result, ratio
 from benchmarks.loss import Case as LossCase
 from benchmarks.memory import LiveBytes
 from benchmarks.models import plain, qwen3, random_ids
+from forkleft.objective.head import TeacherRows, head_rows
 from forkleft.rollout import generate
 from forkleft.students import Family, Student
 
@@ -93,9 +97,6 @@ def ours(student: Student, shape: Shape, order: str, rows: int) -> Sampler:
 
 def opdlm(folder: Path, student: Student, shape: Shape) -> Sampler:
     """OPDLM's `bd3lm_sample`."""
-    import copy
-    import math
-
     names = ("_add_gumbel_noise", "_get_num_transfer_tokens", "_prepare_for_sampling", "_diffusion_step_block")
     given = {"torch": torch, "copy": copy, "math": math, "F": torch.nn.functional}
     file = folder / "sample" / "bd3lm_rl_rollout.py"
@@ -125,17 +126,13 @@ class _Settings:
 
 def dllm(folder: Path, student: Student, shape: Shape) -> Sampler:
     """dLLM's `BD3LMSampler`."""
-    import copy
-    import math
-    from dataclasses import dataclass as dataclass_
-
     core = folder / "dllm" / "core" / "samplers"
     utilities = parts_of(
         core / "utils.py", ("add_gumbel_noise", "get_num_transfer_tokens"), torch=torch, BaseAlphaScheduler=object
     )
     # A linear schedule: so many are left at s of those at t.
     scheduler = SimpleNamespace(reverse_mask_prob=lambda s, t: s / t)
-    given = utilities | {"copy": copy, "math": math, "F": torch.nn.functional, "dataclass": dataclass_}
+    given = utilities | {"copy": copy, "math": math, "F": torch.nn.functional, "dataclass": dataclass}
     given |= {"BaseSampler": object, "BaseSamplerConfig": _Settings, "BaseSamplerOutput": SimpleNamespace}
     names = ("_prepare_for_sampling", "_diffusion_step_block", "BD3LMSamplerConfig", "BD3LMSampler")
     parts = parts_of(core / "bd3lm.py", names, **given)
@@ -168,8 +165,6 @@ class _Storing:
 
 def sdar(folder: Path, student: Student, shape: Shape) -> Sampler:
     """SDAR's `block_diffusion_generate`, row by row, which is how it works, from left to right."""
-    from transformers.cache_utils import DynamicCache
-
     names = ("top_k_logits", "top_p_logits", "sample_with_temperature_topk_topp", "get_num_transfer_tokens")
     given = {"torch": torch, "F": torch.nn.functional, "DynamicCache": DynamicCache}
     sample = parts_of(folder / "generate.py", (*names, "block_diffusion_generate"), **given)["block_diffusion_generate"]
@@ -248,8 +243,6 @@ def losses(folder: Path, repeats: int) -> list[Result]:
     """TRL's chunked divergence, with forward KL, against ours without ranking."""
     sys.path.insert(0, str(folder))
     from trl.kernels.chunked_divergence import ChunkedDivergenceFunction
-
-    from forkleft.objective.head import TeacherRows, head_rows
 
     case = LossCase()
     case.excluded_V = torch.zeros_like(case.excluded_V)
