@@ -6,8 +6,10 @@ import json
 import urllib.request
 
 import pytest
+import yaml
+from hypothesis import strategies as st
 
-from faults import damage, hostile
+from faults import damage, hostile, samples, targets
 from forkleft import files
 from forkleft.digests import sealed, unsealed
 from forkleft.errors import ForkLeftError
@@ -30,14 +32,14 @@ from forkleft.train.recipes import read_options
 DEEP = "[" * 100_000
 
 
-@pytest.mark.parametrize("target", hostile.targets(), ids=lambda target: target.name)
+@pytest.mark.parametrize("target", targets.targets(), ids=lambda target: target.name)
 def test_readers_give_a_value_or_the_error_that_they_promise(tmp_path, target):
     done, lost = hostile.attacked(target, tmp_path, 20, seed=1)
     assert lost == []
     assert done >= 20
 
 
-@pytest.mark.parametrize("target", hostile.targets(), ids=lambda target: target.name)
+@pytest.mark.parametrize("target", targets.targets(), ids=lambda target: target.name)
 def test_hostile_input_is_made_from_what_is_right(tmp_path, target):
     """Else it would be refused at the first check, and try nothing behind that."""
     if target.right is not None:
@@ -46,7 +48,7 @@ def test_hostile_input_is_made_from_what_is_right(tmp_path, target):
 
 def test_memory_that_cases_leave_behind_is_lost(monkeypatch):
     kept = []
-    hoards = hostile.Target("hoards", hostile.st.none(), lambda value, work: kept.append(b"x" * (1 << 26)))
+    hoards = targets.Target("hoards", st.none(), lambda value, work: kept.append(b"x" * (1 << 26)))
     monkeypatch.setattr(hostile, "targets", lambda: [hoards])
     (tally,) = hostile.run(1, seed=1)
     assert tally.lost == [] and float(tally.figures.removesuffix(" MB")) > 60
@@ -63,7 +65,7 @@ def test_another_error_and_a_case_without_end_are_lost(tmp_path, monkeypatch):
             pass
 
     for read, expected in ((lambda value, work: value["x"], "TypeError"), (never, "TimeoutError: no end after 1 s")):
-        target = hostile.Target("broken", hostile.st.none(), read)
+        target = targets.Target("broken", st.none(), read)
         _, lost = hostile.attacked(target, tmp_path, 1, seed=1)
         assert lost and all(text.startswith(expected) for text in lost)
 
@@ -135,13 +137,13 @@ def test_results_of_a_study_with_a_list_in_place_of_names_are_damaged(tmp_path, 
 
 @pytest.mark.parametrize("part", ["arms", "effects"])
 def test_a_noted_study_with_a_list_in_place_of_names_is_damaged(tmp_path, part):
-    (tmp_path / STUDY).write_text(json.dumps(hostile._results(STUDY) | {part: [1]}))
+    (tmp_path / STUDY).write_text(json.dumps(samples.results(STUDY) | {part: [1]}))
     with pytest.raises(ForkLeftError, match=r"study\.json is damaged \(AttributeError"):
         collect(tmp_path)
 
 
 def test_a_trace_without_the_student_s_alternatives_is_no_example():
-    row = hostile._trace()
+    row = samples.trace()
     del row["student_alternatives"]
     assert good_example([(0, compact(row))]) is None
 
@@ -157,9 +159,9 @@ def test_a_text_that_can_be_no_path_is_no_file(tmp_path):
 
 
 def test_a_level_of_an_effect_must_be_a_list(tmp_path):
-    hostile._written(tmp_path / "base.yaml", hostile.yaml.safe_dump(hostile._recipe()))
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(samples.recipe()))
     path = tmp_path / "study.yaml"
-    path.write_text(json.dumps(hostile._study() | {"effects": {"f": {"x": 5, "y": ["b"]}}}))
+    path.write_text(json.dumps(samples.study() | {"effects": {"f": {"x": 5, "y": ["b"]}}}))
     with pytest.raises(ForkLeftError, match="expected a list of arms at each level, found 5"):
         read_study(path)
 
@@ -174,7 +176,7 @@ def test_routes_that_are_none_are_told(tmp_path, row):
 
 @pytest.mark.parametrize("change", [{"kl": [1]}, {"student_accuracy": "high"}, {"route_gold": None}])
 def test_rows_of_metrics_without_numbers_are_left_out_of_a_report(tmp_path, change):
-    good = hostile._metrics()
+    good = samples.metrics()
     (tmp_path / "metrics.jsonl").write_text(json.dumps(good) + "\n" + json.dumps(good | {"step": 2} | change) + "\n")
     run = read_run_folder(tmp_path, "run")
     assert [row["step"] for row in run.updates] == [1]
@@ -183,15 +185,15 @@ def test_rows_of_metrics_without_numbers_are_left_out_of_a_report(tmp_path, chan
 
 
 def test_a_report_needs_all_routes_of_an_update(tmp_path):
-    row = hostile._metrics()
+    row = samples.metrics()
     del row["route_gold"]
     (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     assert read_run_folder(tmp_path, "run").updates == []
 
 
 def test_a_trace_with_numbers_without_end_is_left_out():
-    assert compact(hostile._trace()) is not None
-    assert compact(hostile._trace() | {"commit_pass": [1, float("inf")]}) is None
+    assert compact(samples.trace()) is not None
+    assert compact(samples.trace() | {"commit_pass": [1, float("inf")]}) is None
 
 
 def test_an_answer_of_another_kind_is_not_trusted_even_if_its_sum_is_right(tmp_path):
