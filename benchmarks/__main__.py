@@ -42,9 +42,14 @@ def main() -> int:
     results: list[Result] = []
     took = {}
     for name in chosen:
+        found: list[Result] = []
         with console.status(name):
-            took[name] = seconds(lambda module=ROWS[name]: results.extend(module.run()))
+            took[name] = seconds(lambda module=ROWS[name], found=found: found.extend(module.run()))
+        # Each as it comes: what is broken later takes nothing away.
+        for result in found:
+            console.print(f"{result.name}: {result.value:.2f}{result.unit}", style="dim", highlight=False)
         console.print(f"{name}: {took[name]:.0f} s", style="dim", highlight=False)
+        results += found
     console.print(_table(results))
     rows = [asdict(result) | {"met": result.met} for result in results]
     settings = {"threads": THREADS, "torch": torch.__version__, "python": platform.python_version()}

@@ -1,9 +1,7 @@
 """The limit: how many times longer each phase takes than its matrix products alone.
 
 The phases of an update (rollout, readout with its losses, backward), the losses at the head, and a step of adaptation,
-at four sizes: the lab's student, and random models of 5 and 50 million parameters and of SmolLM2's shape. Every matrix
-product of a phase is noted, attention as the products that it consists of, and all are computed again with nothing in
-between, in the same shapes and layouts. The two sides alternate.
+at four sizes: the lab's student, and random models of 5 and 50 million parameters and of SmolLM2's shape.
 
     python -m benchmarks.limit --size lab 50M --threads 1 2
 
@@ -16,15 +14,14 @@ import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.harness import REPEATS, Result, seconds
+from benchmarks.harness import REPEATS, Result
+from benchmarks.products import beside_products, products_row
 from benchmarks.update import lessons_of, taught
 from forkleft.lab.questions import held_out
 from forkleft.objective.denoising import Sample, draw, prediction_loss
@@ -38,10 +35,6 @@ from forkleft.teacher import Teacher
 
 PHASES = ("rollout", "readout", "backward", "update", "loss", "adaptation")
 GOALS = {"lab": "<= 2.2", "50M": "<= 1.5"}
-
-# A product: the operation, and size and stride of both factors.
-_Factor = tuple[tuple[int, ...], tuple[int, ...]]
-_Product = tuple[str, _Factor, _Factor]
 
 
 @dataclass(frozen=True)
@@ -101,64 +94,9 @@ def _smollm2() -> PreTrainedModel:
 SIZES = {
     "lab": Size(lambda: load_student("lab:student-block"), 48, 32, 64, 32),
     "5M": Size(lambda: _random(_qwen3(6, 256, 4096), 32), 8, 64, 128, 32),
-    "50M": Size(lambda: _random(_qwen3(12, 512, 16_384), 32), 4, 64, 64, 8),
-    "135M": Size(lambda: _random(_smollm2(), 32), 4, 64, 64, 8),
+    "50M": Size(lambda: _random(_qwen3(12, 512, 16_384), 32), 2, 64, 32, 8),
+    "135M": Size(lambda: _random(_smollm2(), 32), 2, 64, 32, 8),
 }
-
-
-class Products(TorchDispatchMode):
-    """Notes every matrix product that is computed under it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[_Product] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        if name in ("mm", "bmm"):
-            self._add(name, args[0], args[1])
-        elif name in ("addmm", "addmm_", "baddbmm"):
-            self._add("bmm" if args[1].dim() == 3 else "mm", args[1], args[2])
-        elif name.startswith("_scaled_dot_product"):
-            self._attention(args, backward="backward" in name)
-        return func(*args, **kwargs or {})
-
-    def _attention(self, args: Any, *, backward: bool) -> None:
-        """Scores and their product with the values; in the backward the scores again, and four products more."""
-        query, key, value = args[1:4] if backward else args[:3]
-        rows, heads, asking, _ = query.shape
-        query, key, value = (x.expand(rows, heads, -1, -1).flatten(0, 1) for x in (query, key, value))
-        scores = query.new_empty(rows * heads, asking, key.shape[1])
-        self._add("bmm", query, key.transpose(1, 2))
-        if not backward:
-            self._add("bmm", scores, value)
-            return
-        self._add("bmm", query, value.transpose(1, 2))
-        self._add("bmm", scores, key)
-        for _ in range(2):
-            self._add("bmm", scores.transpose(1, 2), query)
-
-    def _add(self, name: str, left: torch.Tensor, right: torch.Tensor) -> None:
-        self.found.append((name, *((tuple(x.shape), x.stride()) for x in (left, right))))
-
-
-def products_alone(found: Iterable[_Product]) -> Callable[[], None]:
-    """A function that computes the products once more, on random factors."""
-    factors: dict[_Factor, torch.Tensor] = {}
-
-    def factor(shape: _Factor) -> torch.Tensor:
-        if shape not in factors:
-            factors[shape] = torch.empty_strided(*shape).normal_()
-        return factors[shape]
-
-    calls = [(getattr(torch, name), factor(left), factor(right)) for name, left, right in found]
-
-    @torch.no_grad()
-    def run() -> None:
-        for multiply, left, right in calls:
-            multiply(left, right)
-
-    return run
 
 
 class Case:
@@ -255,9 +193,7 @@ def run() -> list[Result]:
     for name, goal in GOALS.items():
         case = Case(SIZES[name])
         case.rollout()
-        _, ratios = multiples(case, ["update"])["update"]
-        row = f"limit: update, {name} / its matrix products"
-        results.append(Result(row, statistics.median(ratios), goal, (min(ratios), max(ratios))))
+        results.append(products_row(f"limit: update, {name} / its matrix products", case.update, goal))
     return results
 
 
@@ -267,13 +203,7 @@ def multiples(
     """For each phase the seconds of its products alone (median), and in each repeat the phase as a multiple of them."""
     found = {}
     for phase in phases:
-        work = getattr(case, phase)
-        work()
-        with Products() as products:
-            work()
-        alone = products_alone(products.found)
-        alone()
-        times = [(seconds(work), seconds(alone)) for _ in range(repeats)]
+        times = beside_products(getattr(case, phase), repeats)
         found[phase] = (statistics.median(bare for _, bare in times), [whole / bare for whole, bare in times])
     return found
 

@@ -26,6 +26,7 @@ from rich.console import Console
 from transformers import DynamicCache
 
 from benchmarks.harness import Result, ratio
+from benchmarks.loss import HELD_ROWS
 from benchmarks.loss import Case as LossCase
 from benchmarks.memory import LiveBytes
 from benchmarks.models import plain, qwen3, random_ids
@@ -189,6 +190,8 @@ def sdar(folder: Path, student: Student, shape: Shape) -> Sampler:
     return write
 
 
+# By peer and number of rows.
+GOALS = {("opdlm", 8): ">= 1.6", ("sdar", 1): ">= 1.3", ("opdlm", 64): ">= 2.5"}
 PEERS: dict[str, tuple[Callable[..., Sampler], str]] = {
     "opdlm": (opdlm, "confidence"),
     "dllm": (dllm, "confidence"),
@@ -208,7 +211,9 @@ def samplers(folders: dict[str, Path], repeats: int) -> list[Result]:
                 theirs, mine = make(folder, student, shape), ours(student, shape, order, rows)
                 assert theirs(prompts) == mine(prompts), f"{peer} writes other tokens"
                 row = f"{peer} / ours, {name}, {rows} row{'s' * (rows > 1)}"
-                results.append(ratio(row, partial(theirs, prompts), partial(mine, prompts), None, repeats))
+                results.append(
+                    ratio(row, partial(theirs, prompts), partial(mine, prompts), GOALS.get((peer, rows)), repeats)
+                )
     return results
 
 
@@ -233,9 +238,8 @@ def of_many_lengths(folders: dict[str, Path], repeats: int) -> list[Result]:
 
         cut = [row[: row.index(stop) + 1] if stop in row else row for row in batches()]
         assert cut == written, f"{peer} writes other tokens"
-        results.append(
-            ratio(f"{peer} / ours, A, 64 prompts of many lengths", batches, partial(mine, prompts), None, repeats)
-        )
+        row = f"{peer} / ours, A, 64 prompts of many lengths"
+        results.append(ratio(row, batches, partial(mine, prompts), GOALS.get((peer, 64)), repeats))
     return results
 
 
@@ -244,7 +248,7 @@ def losses(folder: Path, repeats: int) -> list[Result]:
     sys.path.insert(0, str(folder))
     from trl.kernels.chunked_divergence import ChunkedDivergenceFunction
 
-    case = LossCase()
+    case = LossCase(HELD_ROWS)
     case.excluded_V = torch.zeros_like(case.excluded_V)
     hidden, weight = case.student["hidden"], case.student["weight"]
 
@@ -294,7 +298,9 @@ def main() -> None:
     console = Console(width=120)
     for result in results:
         low, high = result.spread
-        console.print(f"| {result.name} | {result.value:.2f} | {low:.2f} to {high:.2f} |", highlight=False)
+        met = {True: "yes", False: "no", None: ""}[result.met]
+        figures = f"{result.value:.2f} | {low:.2f} to {high:.2f} | {result.goal or ''} | {met}"
+        console.print(f"| {result.name} | {figures} |", highlight=False)
 
 
 if __name__ == "__main__":
