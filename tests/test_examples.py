@@ -27,6 +27,7 @@ class Watched(ForkLeftTrainer):
         return self.loss
 
 
+@pytest.mark.slow
 def test_one_update_prints_what_the_trainer_computes(tmp_path):
     ran = subprocess.run([sys.executable, str(ONE_UPDATE)], cwd=tmp_path, capture_output=True, text=True, check=True)
     rows = ROW.findall(ran.stdout)

@@ -53,6 +53,7 @@ def test_a_short_demo_leaves_everything_it_names(tmp_path, capsys, monkeypatch, 
     assert [(row["benchmark"], row["items"]) for row in rows] == [(f"lab-{name}", 3) for name in SETS]
 
 
+@pytest.mark.slow
 def test_the_demo_is_the_ordinary_commands(tmp_path, capsys, monkeypatch, short):
     """The same weights, verdicts and recipe as `forkleft train` and `forkleft eval` leave."""
     sets = SETS[:1]

@@ -266,6 +266,7 @@ def losses_of(folder):
     return [(row["loss"], row["kl"], row["teacher_entropy"], row["grad_norm"]) for row in rows if "loss" in row]
 
 
+@pytest.mark.slow
 def test_a_teacher_on_a_server_teaches_the_same(tmp_path, capsys, monkeypatch, served_teacher):
     """Answers first, without its server; then the training, without anybody who answers."""
     from state_servers import hang_up
@@ -352,6 +353,7 @@ def test_a_server_that_answers_may_be_gone_once_all_answers_are_there(tmp_path, 
     assert main(["train", *words]) == 0
 
 
+@pytest.mark.slow
 def test_adapters_are_saved_apart_or_merged(tmp_path, capsys, monkeypatch):
     """Apart, they are used like any model, from any folder; merged afterwards, they are what merging at once gives."""
     monkeypatch.chdir(tmp_path)

@@ -242,7 +242,8 @@ def test_clusters_that_only_one_copy_tells_count_for_both(tmp_path):
         assert (row.interval, row.p) == ("clustered bootstrap", None)
 
 
-@pytest.mark.parametrize("digits", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("digits", [1, 2])
 def test_nothing_is_cut_at_80_columns(tmp_path, digits):
     rng = random.Random(3)
     folders = tmp_path / "[red]a", tmp_path / "b"

@@ -3,10 +3,11 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from skips import slow
 
 from forkleft.lab.accuracy import measure, print_accuracy, tally_of
 from forkleft.lab.benchmarks import lab_set
-from forkleft.lab.models import FAMILIES, STUDENTS, TEACHERS, Card, LabModel, load_model
+from forkleft.lab.models import STUDENTS, TEACHERS, Card, LabModel, load_model
 from forkleft.lab.pretrain import Pretraining, train_student
 from forkleft.prompts import prompt_ids
 from forkleft.rollout import generate
@@ -27,7 +28,7 @@ def asked(item) -> str:
 
 # The quickest of the models on one set; the others wait for the slow tests.
 SLOW = [
-    pytest.param(name, set_name, marks=pytest.mark.slow)
+    slow(name, set_name)
     for name in (*TEACHERS, *STUDENTS)
     for set_name in ("chain-4", "chain-6", "choice-2")
     if (name, set_name) != ("teacher-weak", "chain-4")
@@ -65,7 +66,7 @@ def test_batched_protocols_equal_one_question_at_a_time():
             assert record.correct == (record.extracted == item.answer)
 
 
-@pytest.fixture(params=FAMILIES, scope="module")
+@pytest.fixture(params=["block", slow("shifted")], scope="module")
 def student(request) -> LabModel:
     """A student of a few training steps: it knows little, which is enough to compare two ways of asking it."""
     recipe = Pretraining(layers=2, width=48, causal_steps=20, steps=20, lr=1e-2, warmup=5, batch=8)

@@ -1,4 +1,5 @@
 import pytest
+from skips import slow
 from studies import made_up_results, without
 
 from forkleft.report.study_figures import draw_study
@@ -18,7 +19,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind if kind in ("order-view", "strength") else slow(kind) for kind in KINDS])
 def test_each_study_has_its_figures(tmp_path, kind):
     changes, expected = KINDS[kind]
     results = made_up_results(seeds=(1, 2), items=40, **changes)

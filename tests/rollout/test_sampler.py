@@ -5,6 +5,7 @@ import pytest
 import torch
 from exact import assert_no_worse
 from naive import entropy, naive_generate, plain_logits
+from skips import slow
 from tiny import ARCHITECTURES, FAMILIES, MASK, PAD, STOP, VOCABULARY, family_name, plain_copy, tiny_student
 
 from forkleft.errors import ForkLeftError
@@ -69,7 +70,7 @@ def test_a_row_does_not_depend_on_its_neighbours(family):
         assert trajectory.entropy == pytest.approx(alone.entropy, abs=1e-12)
 
 
-SLOW = [pytest.param(family, marks=pytest.mark.slow) for family in FAMILIES[1:-1]]
+SLOW = [slow(family) for family in FAMILIES[1:-1]]
 
 
 @pytest.mark.parametrize("family", [FAMILIES[0], *SLOW, FAMILIES[-1]], ids=family_name)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from scales import GOLD, MIXED, Updates
+from skips import slow
 from torch.utils.flop_counter import FlopCounterMode
 
 from forkleft.scale.devices import Cluster, parse_gpus
@@ -34,13 +35,13 @@ def counted_flops(updates):
 @pytest.mark.parametrize(
     ("architecture", "routes", "change"),
     [
-        ("qwen3", GOLD, {}),
+        slow("qwen3", GOLD, {}),
         ("qwen3", MIXED, {"checkpointing": True}),
-        ("qwen3", MIXED, {"adapter_rank": 4}),
-        ("qwen2", MIXED, {}),
+        slow("qwen3", MIXED, {"adapter_rank": 4}),
+        slow("qwen2", MIXED, {}),
         ("qwen3_moe", MIXED, {}),
-        ("qwen3_moe", MIXED, {"adapter_rank": 4}),
-        pytest.param("qwen3_moe", MIXED, {"adapter_rank": 4, "checkpointing": True}, marks=pytest.mark.slow),
+        slow("qwen3_moe", MIXED, {"adapter_rank": 4}),
+        slow("qwen3_moe", MIXED, {"adapter_rank": 4, "checkpointing": True}),
     ],
 )
 def test_flops_are_those_that_an_update_computes(architecture, routes, change):

@@ -33,14 +33,25 @@ def run(folder, root, **changes):
     return made, plan
 
 
-@pytest.fixture
-def kept(tmp_path, monkeypatch):
-    """The results of a study of two arms and two seeds, without its cells and its list of them; and what they say."""
-    monkeypatch.setenv("FAKE_CALLS", str(tmp_path / "calls.jsonl"))
-    root = tmp_path / "root"
-    run(tmp_path, root)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A study of two arms and two seeds, without its cells and its list of them."""
+    folder = tmp_path_factory.mktemp("made")
+    root = folder / "root"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAKE_CALLS", str(folder / "calls.jsonl"))
+        run(folder, root)
     shutil.rmtree(root / "cells")
     (root / "small" / "study.json").unlink()
+    return root
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch, made):
+    """A copy of its results, and what they say."""
+    monkeypatch.setenv("FAKE_CALLS", str(tmp_path / "calls.jsonl"))
+    root = tmp_path / "root"
+    shutil.copytree(made, root)
     return root, (root / "small" / "results.json").read_text()
 
 

@@ -294,6 +294,7 @@ def transformers_serve():
         process.wait()
 
 
+@pytest.mark.slow
 def test_answers_of_a_real_server_equal_those_of_the_model_in_memory(transformers_serve, tmp_path):
     url, name = transformers_serve
     lab_model = load_model("teacher-strong")

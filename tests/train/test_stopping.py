@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from nodes import ENVIRONMENT, SECONDS
+from skips import slow
 from trainer_runs import ROWS, make_trainer, state_digest, without_times
 from transformers import TrainerCallback
 
@@ -59,12 +60,12 @@ def stopping(folder, *callbacks, **changes):
 @pytest.mark.parametrize(
     ("event", "at", "changes"),
     [
-        ("on_step_begin", 1, {}),
+        slow("on_step_begin", 1, {}),
         ("on_step_end", 2, {}),
-        ("on_step_end", 2, {"save_strategy": "steps", "save_steps": 2}),
-        ("on_step_end", 2, {"save_strategy": "steps", "save_steps": 2, "save_only_model": True}),
+        slow("on_step_end", 2, {"save_strategy": "steps", "save_steps": 2}),
+        slow("on_step_end", 2, {"save_strategy": "steps", "save_steps": 2, "save_only_model": True}),
         # Three updates make an epoch.
-        ("on_epoch_end", 3, {"num_train_epochs": 2, "max_steps": -1}),
+        slow("on_epoch_end", 3, {"num_train_epochs": 2, "max_steps": -1}),
         ("on_step_end", 3, {"num_train_epochs": 2, "max_steps": -1, "save_strategy": "epoch"}),
     ],
 )

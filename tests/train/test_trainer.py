@@ -12,6 +12,7 @@ from exact import assert_exact
 from naive import naive_answer, naive_generate, naive_update
 from peft import PeftModel
 from questions import Question
+from skips import slow
 from tiny import STOP, plain_copy
 from trainer_runs import ROWS, VERDICTS, in_float32, make_trainer, run_program, state_digest, without_times
 
@@ -222,7 +223,7 @@ def test_resuming_with_another_configuration_is_refused(tmp_path):
         make_trainer(tmp_path / "empty").train(resume_from_checkpoint=True)
 
 
-@pytest.mark.parametrize("schedule", ["constant", "constant_with_warmup", "linear"])
+@pytest.mark.parametrize("schedule", [slow("constant"), "constant_with_warmup", slow("linear")])
 def test_a_run_may_be_made_longer(tmp_path, caplog, schedule):
     """With a schedule that knows no end it is the run that was as long from the start; else that is said."""
     settings = CHECKPOINTED | {"lr_scheduler_type": schedule, "warmup_steps": 2, "logging_steps": 1, "max_steps": 4}

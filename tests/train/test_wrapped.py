@@ -35,7 +35,8 @@ def test_a_model_that_is_not_sharded_is_left_alone():
         assert model(torch.tensor([[1]])).logits.isfinite().all()
 
 
-@pytest.mark.parametrize("view", ["prefix", pytest.param("target_masked", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("view", ["prefix", "target_masked"])
 def test_sharded_processes_write_are_traced_and_learn_as_one(tmp_path, view):
     """Though the processes need different numbers of forwards to write."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from skips import slow
 
 from forkleft.errors import ForkLeftError
 from forkleft.verify import pool as pool_module
@@ -96,7 +97,7 @@ def judged(replies):
     return [judged for _, _, judged in replies]
 
 
-@pytest.mark.parametrize("kind", ["math", pytest.param("opdlm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["math", slow("opdlm")])
 def test_hostile_answers_are_not_right_and_keep_nobody_waiting(small_pool, kind):
     requests = asked(*ENDLESS, *HOSTILE, answer="5", kind=kind)
     mixed = [request for hostile in requests for request in (hostile, (kind, f"{len(hostile[1])}: \\boxed{{5}}", "5"))]

@@ -4,6 +4,7 @@ import sys
 from dataclasses import fields
 
 import pytest
+from skips import slow
 
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.benchmarks import BENCHMARKS, load_benchmark, read_items
@@ -101,9 +102,7 @@ def _next_differing(answers, place):
     return next(answer for answer in answers[place + 1 :] + answers[:place] if answer != answers[place])
 
 
-@pytest.mark.parametrize(
-    "file", ["math500.jsonl", "gsm8k_test.jsonl", pytest.param("gsm8k_train.jsonl.gz", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("file", ["math500.jsonl", "gsm8k_test.jsonl", slow("gsm8k_train.jsonl.gz")])
 def test_every_reference_of_training_verifies(data_folder, file):
     rows = [vars(item) for item in read_items(data_folder / file)]
     templates = {field.name: field.default for field in fields(ForkLeftConfig) if field.name.endswith("_template")}
