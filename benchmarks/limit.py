@@ -41,11 +41,13 @@ GOALS = {"lab": "<= 2.2", "50M": "<= 1.5"}
 class Size:
     """A model and an update for it.
 
-    questions: of prompt and response tokens each (the lab's own have their own length); passes: of a block.
+    questions: of prompt and response tokens each (the lab's own have their own length), `together` of them in a forward
+    of the readouts, as in the lab's recipe; passes: of a block.
     """
 
     make: Callable[[], Student]
     questions: int
+    together: int
     prompt: int
     response: int
     passes: int
@@ -92,10 +94,10 @@ def _smollm2() -> PreTrainedModel:
 
 
 SIZES = {
-    "lab": Size(lambda: load_student("lab:student-block"), 48, 32, 64, 32),
-    "5M": Size(lambda: _random(_qwen3(6, 256, 4096), 32), 8, 64, 128, 32),
-    "50M": Size(lambda: _random(_qwen3(12, 512, 16_384), 32), 2, 64, 32, 8),
-    "135M": Size(lambda: _random(_smollm2(), 32), 2, 64, 32, 8),
+    "lab": Size(lambda: load_student("lab:student-block"), 48, 8, 32, 64, 32),
+    "5M": Size(lambda: _random(_qwen3(6, 256, 4096), 32), 8, 8, 64, 128, 32),
+    "50M": Size(lambda: _random(_qwen3(12, 512, 16_384), 32), 2, 2, 64, 32, 8),
+    "135M": Size(lambda: _random(_smollm2(), 32), 2, 2, 64, 32, 8),
 }
 
 
@@ -117,7 +119,7 @@ class Case:
         # Random models are alike everywhere: with the usual mu no pair would be ranked.
         self.settings = ObjectiveSettings(budget=size.response, mu=0.01, geometry="canvas", rho=0.5)
         self.lessons: list[Lesson] = []
-        self.live = torch.zeros(())
+        self.live: list[torch.Tensor] = []
         generator = torch.Generator().manual_seed(0)
         targets = self._texts(size.response, 2)
         samples = [Sample(prompt, response) for prompt, response in zip(self.prompts, targets, strict=True)]
@@ -153,21 +155,27 @@ class Case:
 
     def readout(self) -> None:
         """The forward of all readouts, and the losses."""
-        weight_VE = self.teacher.head_weight
-        self.live, _ = update_loss(
-            self.student, self.lessons, self.settings, batch_size=len(self.lessons), teacher_weight_VE=weight_VE
-        )
+        self.live = [self._loss(first) for first in range(0, len(self.lessons), self.size.together)]
 
     def backward(self) -> None:
         """Of these."""
         self.student.model.zero_grad()
-        self.live.backward(retain_graph=True)
+        for loss in self.live:
+            loss.backward(retain_graph=True)
 
     def update(self) -> None:
-        """All three."""
+        """All three, readouts and backward by turns."""
+        self.live = []
         self.rollout()
-        self.readout()
-        self.backward()
+        self.student.model.zero_grad()
+        for first in range(0, len(self.lessons), self.size.together):
+            self._loss(first).backward()
+
+    def _loss(self, first: int) -> torch.Tensor:
+        lessons = self.lessons[first : first + self.size.together]
+        weight_VE, batch = self.teacher.head_weight, len(self.lessons)
+        loss, _ = update_loss(self.student, lessons, self.settings, batch_size=batch, teacher_weight_VE=weight_VE)
+        return loss
 
     def loss(self) -> None:
         """KL, entropy and confidence at the head, forward and backward."""
