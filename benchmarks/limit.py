@@ -154,7 +154,7 @@ class Case:
         self.lessons = taught(self.teacher, planned)
 
     def readout(self) -> None:
-        """The forward of all readouts, and the losses."""
+        """The forward of all readouts, and the losses. Unlike an update, it keeps the memory of all until the end."""
         self.live = [self._loss(first) for first in range(0, len(self.lessons), self.size.together)]
 
     def backward(self) -> None:

@@ -6,7 +6,6 @@ import json
 import urllib.request
 
 import pytest
-import yaml
 from hypothesis import strategies as st
 
 from faults import damage, hostile, samples, targets
@@ -159,11 +158,8 @@ def test_a_text_that_can_be_no_path_is_no_file(tmp_path):
 
 
 def test_a_level_of_an_effect_must_be_a_list(tmp_path):
-    (tmp_path / "base.yaml").write_text(yaml.safe_dump(samples.recipe()))
-    path = tmp_path / "study.yaml"
-    path.write_text(json.dumps(samples.study() | {"effects": {"f": {"x": 5, "y": ["b"]}}}))
     with pytest.raises(ForkLeftError, match="expected a list of arms at each level, found 5"):
-        read_study(path)
+        samples.grid_of(samples.study() | {"effects": {"f": {"x": 5, "y": ["b"]}}}, tmp_path)
 
 
 @pytest.mark.parametrize("row", [{"ids": ["a"], "routes": [[1]]}, {"ids": [{}], "routes": ["CE"]}, {"ids": 1}])

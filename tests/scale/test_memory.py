@@ -36,7 +36,7 @@ def cases(**architectures):
     for architecture, sizes in architectures.items():
         for precision in ("float32", "autocast", "bfloat16"):
             for checkpointing in (False, True):
-                # Processors without bfloat16 are slow at it.
+                # Processors without bfloat16 are slow at it: one model tries it here, with checkpointing.
                 usual = precision == "float32" or (architecture == "qwen3" and checkpointing)
                 marks = [] if usual else [pytest.mark.slow]
                 yield pytest.param(architecture, sizes, precision, checkpointing, marks=marks)
