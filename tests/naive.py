@@ -61,20 +61,26 @@ def segment_bounds(family: Family, target: int, prompt: int, end: int) -> tuple[
 def prefix_log_probs(model, family, prompt, response, i, *, budget, geometry="truncated"):
     """log s_i: target and suffix hidden."""
     before = [*prompt, *response[:i]]
+    ids = before + ([MASK] if family.head == "same" else [])
     if geometry == "canvas":
-        end = len(prompt) + budget
-        if family.attention == "block":
-            end = segment_bounds(family, len(before), len(prompt), end)[1]
-        ids = before + [MASK] * (end - len(before))
-    else:
-        ids = before + ([MASK] if family.head == "same" else [])
+        ids = canvas(family, ids, len(prompt), len(before), budget)
     return read(model, family, ids, len(prompt), len(before))
 
 
-def target_masked_log_probs(model, family, prompt, response, i):
+def target_masked_log_probs(model, family, prompt, response, i, *, budget, geometry="truncated"):
     """The B view: the completed response with only position i hidden."""
     ids = [*prompt, *response[:i], MASK, *response[i + 1 :]]
+    if geometry == "canvas":
+        ids = canvas(family, ids, len(prompt), len(prompt) + i, budget)
     return read(model, family, ids, len(prompt), len(prompt) + i)
+
+
+def canvas(family, ids, prompt, place, budget):
+    """Masks behind what is known, to the end of the block that holds the place, or of the budget."""
+    end = prompt + budget
+    if family.attention == "block":
+        end = segment_bounds(family, place, prompt, end)[1]
+    return ids + [MASK] * (end - len(ids))
 
 
 def all_mask_log_probs(model, family, prompt, i, *, budget):
@@ -202,7 +208,8 @@ def naive_question(student, family, teacher, q, settings, draw, stop_ids=(STOP,)
     if kind in ("LEFTOPD", "opd", "sft+opd"):
         views = left
         if settings.view == "target_masked":
-            views = {i: target_masked_log_probs(student, family, prompt, c, i) for i in S_c}
+            options = {"budget": budget, "geometry": settings.geometry}
+            views = {i: target_masked_log_probs(student, family, prompt, c, i, **options) for i in S_c}
         losses = [divergence(t(c, i), views[i], merged) for i in S_c]
         content = content + mean(losses)
         record |= {"kl": losses, "teacher_entropy": [entropy(t(c, i)) for i in S_c]}

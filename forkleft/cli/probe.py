@@ -23,6 +23,8 @@ def add(commands: Commands) -> None:
     probe.add_argument("--split", default="test", metavar="NAME", help="of a data set of the hub (default test)")
     probe.add_argument("--questions", type=int, default=100, metavar="N", help="how many (default 100)")
     probe.add_argument("--prompt-template", default="{question}", metavar="TEXT", help="default {question}")
+    form = "of a solution in which the verifier does not find its answer (default {solution}, as it is)"
+    probe.add_argument("--reference-template", default="{solution}", metavar="TEXT", help=form)
     probe.add_argument("--verifier", default="math", metavar="NAME", help="of the answers (default math)")
     probe.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="response budget (default 256)")
     probe.add_argument("--passes", type=int, metavar="N", help="passes a block (default: one token a pass)")
@@ -60,7 +62,10 @@ def run(options: argparse.Namespace) -> None:
     verifier = Verifier.of(options.verifier)
     rows = rows_of(options.data, options.subset, options.split, options.questions, None, seed=0)
     examples = read_examples(
-        rows, prompt_template=options.prompt_template, reference_template="{solution}", verifier=verifier
+        rows,
+        prompt_template=options.prompt_template,
+        reference_template=options.reference_template,
+        verifier=verifier,
     )
     student, budget = student_of(options), options.max_new_tokens
     prompts = [prompt_ids(student.text_tokenizer, example.messages) for example in examples]
@@ -88,8 +93,10 @@ def run(options: argparse.Namespace) -> None:
         right = verifier.judge(texts, answers, ids=[example.id for example in examples])
         found[order] = (forks, sum(right) / len(right))
     if options.json:
+        said = ("model", "data", "geometry", "max_new_tokens", "verifier", "fork_entropy")
+        asked = {name: getattr(options, name) for name in said} | {"questions": len(examples), "passes": passes}
         orders = {order: {"right": right} | asdict(forks) for order, (forks, right) in found.items()}
-        print(json.dumps({"views": asdict(views), "fork_entropy": options.fork_entropy, "orders": orders}, indent=2))
+        print(json.dumps({"settings": asked, "views": asdict(views), "orders": orders}, indent=2))
         return
     title = f"{options.model} on {len(readings)} solutions of {options.data}, {options.geometry} prefix"
     Console().print(probe_page(views, found, title=title, fork_entropy=options.fork_entropy))

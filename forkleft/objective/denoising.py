@@ -7,7 +7,8 @@ at one share. Next-token prediction, which may come before denoising or beside i
 forward, in which every token is a block of its own: that is causal attention.
 
 Samples with a response budget are filled up with the stop id to the end of the block (full attention: of the budget),
-because that is where decoding goes on to: the model learns what stands behind the end of a response.
+because that is where decoding goes on to: the model learns what stands behind the end of a response. A block ends
+with the model's context, if that comes first.
 
     tasks = [draw(student, sample, generator, budget=64) for sample in samples]
     loss, sums = prediction_loss(student, tasks, {"denoising": 1 / sum(task.weight for task in tasks)})
@@ -79,10 +80,15 @@ def draw(
     each counts 1/t, where t is the share of its block that is hidden, as in the likelihood bound of masked diffusion; a
     block then counts by its length, whatever is hidden. t is the share that came out, not the one that was drawn: the
     same on average, without weights that have no bound.
-    Raises ForkLeftError for a sample without prompt or response, and for a response that exceeds the budget or does not
-    end with a stop id.
+    Raises ForkLeftError for a sample without prompt or response, for a response that exceeds the budget or does not
+    end with a stop id, and for more tokens than the model's context has.
     """
     sequence = _filled(student, sample, budget)
+    if len(sequence) > student.context:
+        raise ForkLeftError(
+            f"row {sample.id}: {len(sequence)} tokens, with what fills up its response, exceed the model's context of "
+            f"{student.context}; shorten it, or the budget"
+        )
     make = _full_stream if student.family.attention == "full" else _block_stream
     stream, reads, hidden = make(student, sequence, len(sample.prompt), generator, shares)
     targets = [sequence[position] for position, _ in hidden]
@@ -107,9 +113,14 @@ def causal(sample: Sample) -> Task:
     )
 
 
+def fed_tokens(student: Student, sample: Sample, budget: int | None) -> int:
+    """How long the sequence is that the model sees of a sample: with what fills up its response."""
+    return len(_filled(student, sample, budget))
+
+
 def packed_tokens(student: Student, sample: Sample, budget: int | None) -> int:
     """How many tokens a forward has for a sample: its clean stream and its noisy blocks."""
-    prompt, length = len(sample.prompt), len(_filled(student, sample, budget))
+    prompt, length = len(sample.prompt), fed_tokens(student, sample, budget)
     family = student.family
     if family.attention == "full":
         return length
@@ -174,7 +185,7 @@ def _filled(student: Student, sample: Sample, budget: int | None) -> list[int]:
             )
         end = len(sample.prompt) + budget
     if student.family.attention == "block" and stops:
-        block_end = student.family.segment(len(sequence) - 1, len(sample.prompt))[1]
+        block_end = min(student.family.segment(len(sequence) - 1, len(sample.prompt))[1], student.context)
         end = block_end if budget is None else min(end, block_end)
     return sequence + [sample.response[-1]] * (end - len(sequence))
 

@@ -1,10 +1,12 @@
 """Readouts: what the student predicts at chosen positions of a continuation y, under a chosen view.
 
-- prefix (paper eq. `left`): s_i = p_θ(· | P, y_<i), target and suffix hidden, native attention. Two geometries:
-  `truncated` (the default: the prefix and one mask query) and `canvas` (masks to the end of the block, as the student
-  sees them while it decodes; for full attention to the end of the response budget).
+- prefix (paper eq. `left`): s_i = p_θ(· | P, y_<i), target and suffix hidden, native attention.
 - target-masked (the B view): only position i of the completed continuation is hidden.
 - all-mask (paper eq. `coupling`): the whole continuation is hidden.
+
+The first two have two geometries: `truncated` (the default: what is known and, for a prefix, one mask query) and
+`canvas` (then masks to the end of the block, as the student sees them while it decodes; for full attention to the end
+of the response budget).
 
 A same-position head is read at the masked target; a shifted head one position before it, without a mask query.
 
@@ -25,6 +27,7 @@ import torch
 from forkleft.errors import ForkLeftError, check_choice
 from forkleft.prompts import Reading
 from forkleft.students.attention import PackedLayout, Replica, Stream
+from forkleft.students.family import Family
 from forkleft.students.student import Student
 
 Geometry = Literal["truncated", "canvas"]
@@ -36,7 +39,7 @@ _SEQUENCE_TOKENS = 32_768
 
 
 def check_reading(geometry: str, attention: str = "native") -> None:
-    """Raise ForkLeftError for an unknown geometry or attention of the prefix readout."""
+    """Raise ForkLeftError for an unknown geometry or attention of the readouts."""
     check_choice("geometry", geometry, get_args(Geometry))
     check_choice("attention", attention, get_args(ReadAttention))
 
@@ -58,9 +61,15 @@ def prefix_hidden(
     return _read(student, readings, "prefix", geometry, budget, full=attention == "full")
 
 
-def target_masked_hidden(student: Student, readings: Sequence[Reading], *, budget: int) -> torch.Tensor:
-    """Hidden states of the B view: the completed continuation with only position i masked, native attention."""
-    return _read(student, readings, "target_masked", "truncated", budget, full=False)
+def target_masked_hidden(
+    student: Student, readings: Sequence[Reading], *, budget: int, geometry: Geometry = "truncated"
+) -> torch.Tensor:
+    """Hidden states of the B view: the completed continuation with only position i masked, native attention.
+
+    Arguments and errors as of `prefix_hidden`.
+    """
+    check_reading(geometry)
+    return _read(student, readings, "target_masked", geometry, budget, full=False)
 
 
 @torch.no_grad()
@@ -122,18 +131,21 @@ def _packed_stream(
         if family.shift and offset == 0:
             wanted.append((None, target - 1))
             continue
-        if view == "target_masked":
-            ids = clean[start:end]
-            ids[offset] = mask
-        elif geometry == "canvas":
-            ids = clean[start:target] + [mask] * (min(end, prompt + budget) - target)
-        else:
-            ids = clean[start:target] + [mask] * (1 - family.shift)
+        ids = _seen(family, clean[start:end], offset, view, mask)
+        if geometry == "canvas":
+            ids += [mask] * (min(end, prompt + budget) - start - len(ids))
         wanted.append((len(replicas), offset - family.shift))
         replicas.append(Replica(ids, start, family.block_of(target, prompt)))
     # Replicas see the blocks before their own, so the clean stream can end where the last of their blocks begins.
     clean = clean[:needed]
     return Stream(clean, [family.block_of(position, prompt) for position in range(needed)], replicas), wanted
+
+
+def _seen(family: Family, ids: Sequence[int], target: int, view: View, mask: int) -> list[int]:
+    """The tokens that are known under a view, and the mask at the target; a prefix under a shifted head needs none."""
+    if view == "target_masked":
+        return [*ids[:target], mask, *ids[target + 1 :]]
+    return [*ids[:target], *[mask] * (1 - family.shift)]
 
 
 def _read_sequences(
@@ -145,13 +157,9 @@ def _read_sequences(
     for reading in readings:
         prompt = len(reading.prompt)
         for i in reading.positions:
-            before = [*reading.prompt, *reading.response[:i]]
-            if view == "target_masked":
-                ids = [*before, mask, *reading.response[i + 1 :]]
-            elif geometry == "canvas":
-                ids = before + [mask] * (prompt + budget - len(before))
-            else:
-                ids = before + [mask] * (1 - shift)
+            ids = _seen(student.family, [*reading.prompt, *reading.response], prompt + i, view, mask)
+            if geometry == "canvas":
+                ids += [mask] * (prompt + budget - len(ids))
             sequences.append(Stream(ids, [0] * len(ids)))
             wanted.append(prompt + i - shift)
     size = max(1, _SEQUENCE_TOKENS // max(len(sequence.ids) for sequence in sequences))

@@ -47,9 +47,9 @@ class ObjectiveSettings:
     """The constants of the method, and the variants that the paper compares.
 
     budget: the response budget, which bounds masks and canvases. view: how the student is read against the teacher on
-    its own response; `target_masked` is the paper's B view and changes only this. geometry, attention: of the
-    prefix readout (`objective/readouts.py`). merge_stops: count the stop ids as one event in the KL, for models with
-    different EOS tokens. alpha: the teacher's weight in `mix`.
+    its own response; `target_masked` is the paper's B view and changes only this. geometry: of both views;
+    attention: of the prefix readout (`objective/readouts.py`). merge_stops: count the stop ids as one event in the KL,
+    for models with different EOS tokens. alpha: the teacher's weight in `mix`.
     """
 
     budget: int

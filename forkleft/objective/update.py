@@ -214,11 +214,11 @@ def _hidden(student: Student, passages: list[_Passage], settings: ObjectiveSetti
     for view in dict.fromkeys(("prefix", settings.view)):
         chosen = [passage for passage in passages if passage.view == view]
         readings = [passage.reading for passage in chosen]
+        budget, geometry = settings.budget, settings.geometry
         if view == "prefix":
-            geometry, attention = settings.geometry, settings.attention
-            hidden_SD = prefix_hidden(student, readings, budget=settings.budget, geometry=geometry, attention=attention)
+            hidden_SD = prefix_hidden(student, readings, budget=budget, geometry=geometry, attention=settings.attention)
         else:
-            hidden_SD = target_masked_hidden(student, readings, budget=settings.budget)
+            hidden_SD = target_masked_hidden(student, readings, budget=budget, geometry=geometry)
         # No rows: they connect the loss to this forward even if no passage is read in it.
         ties.append(hidden_SD[:0])
         hidden |= zip(chosen, hidden_SD.split([len(reading.positions) for reading in readings]), strict=True)

@@ -72,9 +72,10 @@ def probe_views(
     entropies, positions = torch.zeros(2, dtype=torch.float64), 0
     for chosen in _batches(readings, batch_size):
         targets_S = torch.tensor([reading.response[i] for reading in chosen for i in reading.positions])
-        both_S, both_entropy_S = _predictions(student, target_masked_hidden(student, chosen, budget=budget))
-        hidden_SD = prefix_hidden(student, chosen, budget=budget, geometry=geometry)
-        left_S, left_entropy_S = _predictions(student, hidden_SD)
+        (both_S, both_entropy_S), (left_S, left_entropy_S) = (
+            _predictions(student, view(student, chosen, budget=budget, geometry=geometry))
+            for view in (target_masked_hidden, prefix_hidden)
+        )
         both_right, left_right, differ = both_S == targets_S, left_S == targets_S, both_S != left_S
         neither = differ & ~both_right & ~left_right
         columns = (both_right, left_right, differ, both_right & differ, left_right & differ, neither)

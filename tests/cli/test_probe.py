@@ -11,6 +11,8 @@ def test_probe_compares_views_and_orders(capsys):
     # Three steps of eight tokens, an answer of two, and the end.
     assert code == 0 and found["views"]["positions"] == 4 * 27
     assert list(found["orders"]) == ["confidence", "high_entropy"]
+    asked = {"model": "lab:student-block", "data": "lab:chain-3", "geometry": "truncated", "max_new_tokens": 64}
+    assert found["settings"] == asked | {"verifier": "lab", "fork_entropy": 0.693, "questions": 4, "passes": 32}
     code, out, _ = run(capsys, *words)
     assert code == 0 and "right from the prefix alone" in out and "high_entropy" in out
 

@@ -19,27 +19,28 @@ READINGS = [
     Reading("d", [6], [13, 37], [1]),
     Reading("e", [3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4], [13, 2, 8]),
 ]
-VIEWS = ("truncated", "canvas", "target_masked")
+# A view and, where it is not the default, its geometry.
+VIEWS = ("prefix", "prefix canvas", "target_masked", "target_masked canvas")
+
+
+def of_view(view, prefix, target_masked):
+    """The function of a view, and its geometry."""
+    name, _, geometry = view.partition(" ")
+    return {"prefix": prefix, "target_masked": target_masked}[name], geometry or "truncated"
 
 
 def log_probs(student, readings, view, budget=BUDGET):
-    if view == "target_masked":
-        hidden = target_masked_hidden(student, readings, budget=budget)
-    else:
-        hidden = prefix_hidden(student, readings, budget=budget, geometry=view)
-    return student.logits(hidden).log_softmax(-1)
+    hidden, geometry = of_view(view, prefix_hidden, target_masked_hidden)
+    return student.logits(hidden(student, readings, budget=budget, geometry=geometry)).log_softmax(-1)
 
 
 def naive_log_probs(model, family, readings, view, budget=BUDGET):
-    rows = []
-    for reading in readings:
-        for i in reading.positions:
-            if view == "target_masked":
-                rows.append(target_masked_log_probs(model, family, reading.prompt, reading.response, i))
-            else:
-                rows.append(
-                    prefix_log_probs(model, family, reading.prompt, reading.response, i, budget=budget, geometry=view)
-                )
+    read, geometry = of_view(view, prefix_log_probs, target_masked_log_probs)
+    rows = [
+        read(model, family, reading.prompt, reading.response, i, budget=budget, geometry=geometry)
+        for reading in readings
+        for i in reading.positions
+    ]
     return torch.stack(rows)
 
 
@@ -100,11 +101,11 @@ def test_float32_is_as_exact_as_one_forward_a_position(family, view):
 def test_under_autocast(family):
     student = tiny_student(family)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = log_probs(student, READINGS, "truncated")
-        plain = naive_log_probs(plain_copy(student), family, READINGS, "truncated")
+        found = log_probs(student, READINGS, "prefix")
+        plain = naive_log_probs(plain_copy(student), family, READINGS, "prefix")
     assert found.dtype is torch.float32
     precise = plain_copy(tiny_student(family, dtype=torch.float64))
-    assert_no_worse(found, plain, naive_log_probs(precise, family, READINGS, "truncated"))
+    assert_no_worse(found, plain, naive_log_probs(precise, family, READINGS, "prefix"))
     found.amax(-1).sum().backward()
     assert all(p.grad.isfinite().all() for p in student.model.parameters() if p.grad is not None)
 
@@ -116,8 +117,8 @@ def test_many_replicas_fill_several_rows():
     model = plain_copy(student)
     response = torch.randint(0, 37, (100,), generator=torch.Generator().manual_seed(1)).tolist()
     readings = [Reading("long", list(range(20)), response, list(range(100))), READINGS[1]]
-    found = log_probs(student, readings, "truncated", budget=100)
-    expected = naive_log_probs(model, family, readings, "truncated", budget=100)
+    found = log_probs(student, readings, "prefix", budget=100)
+    expected = naive_log_probs(model, family, readings, "prefix", budget=100)
     assert_exact(found, expected)
     assert_same_gradients(student, model, found, expected)
 
@@ -140,7 +141,7 @@ def test_full_attention_in_the_readout_of_a_block_student():
     family, full = Family("block", 4), Family("full", 4)
     student = tiny_student(family, dtype=torch.float64)
     hidden = prefix_hidden(student, READINGS, budget=BUDGET, attention="full")
-    expected = naive_log_probs(plain_copy(student), full, READINGS, "truncated")
+    expected = naive_log_probs(plain_copy(student), full, READINGS, "prefix")
     assert_exact(student.logits(hidden).log_softmax(-1), expected)
 
 
@@ -148,13 +149,13 @@ def test_a_prefix_readout_ignores_target_and_suffix():
     student = tiny_student(Family("block", 4), dtype=torch.float64)
     one = Reading("one", [5, 9, 2], [7, 3, 1, 30, 12, 11], [4])
     two = Reading("two", [5, 9, 2], [7, 3, 1, 30, 8, 2, 33, 1], [4])
-    found = log_probs(student, [one, two], "truncated").detach()
+    found = log_probs(student, [one, two], "prefix").detach()
     assert_exact(found[0], found[1])
     assert (log_probs(student, [one, two], "target_masked").detach().diff(dim=0).nan_to_num().abs()).max() > 1e-3
 
 
 def test_excluded_ids_have_no_probability():
-    found = log_probs(tiny_student(Family("block", 4), dtype=torch.float64), READINGS, "truncated").exp()
+    found = log_probs(tiny_student(Family("block", 4), dtype=torch.float64), READINGS, "prefix").exp()
     assert found[:, [MASK, PAD]].max() == 0
     assert_exact(found.sum(-1), torch.ones(len(found), dtype=torch.float64))
 
@@ -174,7 +175,7 @@ def test_the_head_is_applied_to_read_rows_only():
     student = tiny_student(Family("block", 4))
     rows = []
     student.model.get_output_embeddings().register_forward_hook(lambda _, inputs, __: rows.append(len(inputs[0])))
-    log_probs(student, READINGS, "truncated")
+    log_probs(student, READINGS, "prefix")
     assert rows == [sum(len(reading.positions) for reading in READINGS)]
 
 
@@ -209,9 +210,9 @@ def test_a_readout_that_is_not_finite_names_the_question():
 
 def test_full_attention_is_read_in_several_forwards(monkeypatch):
     student = tiny_student(Family("full", 4), dtype=torch.float64)
-    whole = log_probs(student, READINGS, "truncated")
+    whole = log_probs(student, READINGS, "prefix")
     monkeypatch.setattr(readouts, "_SEQUENCE_TOKENS", 40)
-    assert_exact(log_probs(student, READINGS, "truncated"), whole)
+    assert_exact(log_probs(student, READINGS, "prefix"), whole)
 
 
 def test_unknown_options():

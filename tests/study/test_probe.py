@@ -27,7 +27,7 @@ def naive_views(student, geometry):
             both, left = (
                 student.logits(hidden).softmax(-1)[0].tolist()
                 for hidden in (
-                    target_masked_hidden(student, alone, budget=BUDGET),
+                    target_masked_hidden(student, alone, budget=BUDGET, geometry=geometry),
                     prefix_hidden(student, alone, budget=BUDGET, geometry=geometry),
                 )
             )
