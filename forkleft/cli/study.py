@@ -41,9 +41,8 @@ def add(commands: Commands) -> None:
     running.add_argument("--trust-remote-code", action="store_true", help=help_text)
     running.add_argument("--dry-run", action="store_true", help="print the cells and how long they would take")
     running.add_argument("--print-commands", action="store_true", help="print the commands of the cells instead")
-    launcher = "torchrun --nproc-per-node 8"
-    help_text = f"in front of those (default: {launcher})"
-    running.add_argument("--launcher", default=launcher, metavar="WORDS", help=help_text)
+    help_text = "in front of those (default: as the study says, or torchrun --nproc-per-node 8)"
+    running.add_argument("--launcher", metavar="WORDS", help=help_text)
 
     showing = add_command(study_commands, "show", show, "tables and figures of studies")
     showing.add_argument("folder", type=Path, nargs="+", metavar="DIR", help="the folder of a study, or of several")
@@ -99,7 +98,7 @@ def run(options: argparse.Namespace) -> None:
     with GridProgress(console, len(plan.cells), Rates.of_cells(plan.root / CELLS), jobs) as progress:
         failures = run_cells(plan.cells, plan.root, progress, jobs=jobs)
     print_study(*show_study(plan.folder), console)
-    console.print(f"{plan.folder}: table.md, results.json and the figures", highlight=False)
+    console.print(f"{plan.folder}: table.md, results.json and the figures", highlight=False, markup=False)
     if failures:
         sys.exit(1)
 

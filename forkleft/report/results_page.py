@@ -4,7 +4,10 @@ A place is a line or a part of a line in double braces:
 
 {{claims paper}}                      the table of judged claims of one source
 {{study order-view}}                  what a study shows: figures, accuracy and differences
+{{table routes: Routes in training}}  one more table of a study, by its title
+{{picture routes: routes}}            one more figure of a study
 {{probe}}                             what `forkleft probe --json` found, of all files in the folder `probe`
+{{forks}}                             the same of forks: where they are, and when each order decides them
 {{gain order-view: L-high}}           one figure with its interval; also `accuracy`, `difference`
 {{verdict order-view: view: L − B}}   the verdict on the claim that this figure judges
 
@@ -22,16 +25,17 @@ from typing import Any, TypeVar
 from forkleft.errors import ForkLeftError, did_you_mean
 from forkleft.files import write_text
 from forkleft.report.studies import TABLE, show_study, study_folders
+from forkleft.study.analysis import teachers
 from forkleft.study.claims import Judgement, Shown, judge, read_claims
 from forkleft.study.names import RESULTS
 from forkleft.study.results import StudyResults
-from forkleft.study.tables import facts, markdown, p_value, percent, study_tables
+from forkleft.study.tables import Table, facts, markdown, missing, p_value, percent, study_tables
 
 _T = TypeVar("_T")
 CLAIMS, WORDS, PROBE = "claims.yaml", "page.md", "probe"
 _PLACE = re.compile(r"\{\{\s*(\w+)\s*(.*?)\s*\}\}")
 # What the page shows of a study; the rest is on the study's own page.
-_TABLES = ("Accuracy", "Differences", "Checkpoints", "Teacher strength", "Tokens a forward")
+_TABLES = ("Accuracy", "Differences", "By student", "Checkpoints", "Teacher strength", "Tokens a forward")
 _LONG = {"supported": "**supported**", "not supported": "**not supported**", "undecided": "undecided"}
 
 
@@ -84,28 +88,55 @@ def fill(text: str, book: Book, name: Path) -> str:
 
 
 def _claims(book: Book, source: str) -> str:
-    rows = []
-    for judged in book.judgements:
-        claim, figure = judged.claim, judged.figure
-        if claim.source == source:
-            shown = ("–", "0") if figure is None else (percent(figure.mean, "+"), str(figure.seeds))
-            link = f"[{claim.study}](#{claim.study})"
-            rows.append((claim.claim, claim.printed, *shown, p_value(judged.holm), link, _LONG[judged.verdict]))
-    if not rows:
+    chosen = [judged for judged in book.judgements if judged.claim.source == source]
+    if not chosen:
         raise ForkLeftError(f"no claim has the source {source!r}")
-    return markdown(("claim", "printed", "here", "seeds", "p", "study", "verdict"), rows, words=(0, 1, 5, 6))
+    printed = any(judged.claim.printed for judged in chosen)
+    rows = []
+    for judged in chosen:
+        claim, figure = judged.claim, judged.figure
+        shown = ("–", "0") if figure is None else (percent(figure.mean, "+"), str(figure.seeds))
+        link = f"[{claim.study}](#{claim.study})"
+        row = (claim.claim, claim.printed, *shown, p_value(judged.holm), link, _LONG[judged.verdict])
+        rows.append(row if printed else (row[0], *row[2:]))
+    heading = ("claim", "in the paper", "here", "seeds", "p", "study", "verdict")
+    if not printed:
+        return markdown((heading[0], *heading[2:]), rows, words=(0, 4, 5))
+    return markdown(heading, rows, words=(0, 1, 5, 6))
 
 
 def _study(book: Book, name: str) -> str:
     results, analysis = _named(book, name)
     pictures = _pictures(results)
     lines = [f"*{results.about}* {facts(results)}", ""]
-    lines += [f"![{name}: {picture}]({book.folder}/{name}/{picture}.svg)" for picture in pictures] + [""]
+    lines += [f"**{missing(results)}**", ""] if results.holes else []
+    lines += [_image(book, name, picture) for picture in pictures] + [""]
     for table in study_tables(results, analysis):
         if table.title.split(",")[0] in _TABLES:
-            lines += [f"**{table.title}.**", "", markdown(table.heading, table.rows, table.words), ""]
+            lines += [_titled_table(table), ""]
     lines += [f"[All tables]({book.folder}/{name}/{TABLE}), [every verdict]({book.folder}/{name}/{RESULTS})."]
     return "\n".join(lines)
+
+
+def _table(book: Book, argument: str) -> str:
+    study, title = _parts(argument)
+    found = {table.title: table for table in study_tables(*_named(book, study))}
+    table = _chosen(found, title, study)
+    return f"{_titled_table(table)}\n\n{table.note}".rstrip()
+
+
+def _titled_table(table: Table) -> str:
+    return f"**{table.title}.**\n\n{markdown(table.heading, table.rows, table.words)}"
+
+
+def _picture(book: Book, argument: str) -> str:
+    study, name = _parts(argument)
+    _named(book, study)
+    return _image(book, study, name)
+
+
+def _image(book: Book, study: str, name: str) -> str:
+    return f"![{study}: {name}]({book.folder}/{study}/{name}.svg)"
 
 
 def _pictures(results: StudyResults) -> list[str]:
@@ -114,6 +145,8 @@ def _pictures(results: StudyResults) -> list[str]:
         return ["curve"]
     if len(results.decoding) > 1:
         return ["decoding"]
+    if len(set(teachers(results).values())) > 1:
+        return ["strength"]
     if results.effects:
         return ["accuracy", "interaction"]
     return ["accuracy"]
@@ -130,6 +163,23 @@ def _probe_table(book: Book, argument: str) -> str:
         rows.append((name, f"{views['positions']:,}", f"{apart:,}", *shares, *entropies))
     heading = ("student", "positions", "views differ", "both sides right, %", "prefix right, %", "neither, %")
     return markdown((*heading, "entropy, both sides", "entropy, prefix"), rows)
+
+
+def _forks_table(book: Book, argument: str) -> str:
+    rows = [
+        (
+            name,
+            order,
+            f"{100 * found['right']:.0f}",
+            f"{100 * found['forks'] / found['tokens']:.1f}",
+            *("–" if found[part] is None else f"{found[part]:.2f}" for part in ("place", "commit", "entropy")),
+            "–" if found["settled"] is None else f"{100 * found['settled']:.0f}",
+        )
+        for name, said in book.probes.items()
+        for order, found in said["orders"].items()
+    ]
+    heading = ("student", "order of writing", "right, %", "forks, % of tokens", "place", "decided", "entropy then")
+    return markdown((*heading, "settled by then, %"), rows, words=(0, 1))
 
 
 def _gain(book: Book, argument: str) -> str:
@@ -163,7 +213,10 @@ def _verdict(book: Book, argument: str) -> str:
 _KINDS: dict[str, Callable[[Book, str], str]] = {
     "claims": _claims,
     "study": _study,
+    "table": _table,
+    "picture": _picture,
     "probe": _probe_table,
+    "forks": _forks_table,
     "gain": _gain,
     "accuracy": _accuracy,
     "difference": _difference,
@@ -191,7 +244,7 @@ def _chosen(found: Mapping[str, _T], name: str, where: str) -> _T:
 def _probe(path: Path) -> dict[str, Any]:
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
-        said["views"]["disagreements"]
+        said["views"]["disagreements"], said["orders"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ForkLeftError(f"{path} is no result of forkleft probe --json: {error!r}") from error
     return said

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from forkleft.evaluate.statistics import Estimate
-from forkleft.study.analysis import Analysis, teachers
+from forkleft.study.analysis import Analysis, bases, teachers, tokens_a_forward
 from forkleft.study.cells import writing
 from forkleft.study.effects import Effect
 from forkleft.study.results import PARTS, StudyResults
@@ -76,6 +76,7 @@ def _draw_accuracy(results: StudyResults, analysis: Analysis) -> Figure | None:
     if not arms:
         return None
     shared = {row.kind: row.accuracy for row in analysis.rows[decoding] if row.name == row.kind}
+    begun = {row.name: row.accuracy for row in analysis.rows[decoding] if row.kind == "base"}
     figure, panels = _panels(results, height=1.5 + 0.42 * len(arms), share=True)
     for axes, name in panels.items():
         if "base" in shared:
@@ -92,6 +93,10 @@ def _draw_accuracy(results: StudyResults, analysis: Analysis) -> Figure | None:
             found = _of(row.accuracy, name)
             axes.plot([100 * found.low, 100 * found.high], [height, height], color=colour, linewidth=2.4, zorder=5)
             axes.plot(100 * found.value, height, marker, color=colour, markersize=8, markeredgecolor="white", zorder=6)
+            own = begun.get(bases(results)[row.name])
+            if "base" not in shared and own is not None:
+                label = "base of the arm" if not height else None
+                axes.plot(100 * _of(own, name).value, height, "|", color=_BASE, markersize=20, mew=2, label=label)
         axes.set_ylim(-0.75, len(arms) - 0.4)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.grid(axis="x", color=_GRID, linewidth=0.8)
@@ -247,8 +252,9 @@ def _draw_strength(results: StudyResults, analysis: Analysis) -> Figure | None:
 
 
 def _draw_decoding(results: StudyResults, analysis: Analysis) -> Figure | None:
-    """Accuracy under each way to decode."""
-    settings = list(results.decoding)
+    """Accuracy under each way to decode, from few tokens a forward to many."""
+    rates = {setting: rate for setting in results.decoding if (rate := tokens_a_forward(results, setting))}
+    settings = sorted(rates, key=rates.__getitem__)
     if len(settings) < 2:
         return None
     figure, panels = _panels(results, height=3.8, share=False)
@@ -266,10 +272,12 @@ def _draw_decoding(results: StudyResults, analysis: Analysis) -> Figure | None:
                     seeds = [100 * value for value in _seed_values(results, name, settings[k], benchmark)]
                     _seed_dots(axes, [place + 0.03 * shift for shift in _shifts(len(seeds))], seeds, colour)
             found = [_of(row.accuracy, benchmark) for _, row in known]
-            _with_errors(axes, places, found, colour, marker, name, style="--" if base else "-")
-        axes.set_xticks(range(len(settings)), settings, rotation=30, ha="right", rotation_mode="anchor")
+            _with_errors(axes, places, found, colour, marker, name, style="none")
+        labels = [f"{setting} ({rates[setting]:.1f})" for setting in settings]
+        axes.set_xticks(range(len(settings)), labels, rotation=30, ha="right", rotation_mode="anchor")
         axes.grid(axis="y", color=_GRID, linewidth=0.8)
     figure.supylabel("right answers, %", fontsize=11)
+    figure.supxlabel("way to decode (tokens a forward)", fontsize=11)
     _legend(figure, panels, columns=min(5, len(names)))
     return figure
 

@@ -1,7 +1,7 @@
 """What the results of a study show: accuracies, gains, comparisons, curves and routes, each with its interval."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -27,10 +27,14 @@ class AccuracyRow:
 
 @dataclass(frozen=True)
 class ArmComparison:
-    """A difference between arms. holm: p corrected for all tests of the study. within: McNemar's test in each seed."""
+    """A difference between arms, which it weighs against each other.
+
+    holm: p corrected for all tests of the study. within: McNemar's test in each seed.
+    """
 
     name: str
     decoding: str
+    arms: tuple[str, ...]
     difference: Effect
     seeds: tuple[int, ...]
     holm: float
@@ -39,7 +43,10 @@ class ArmComparison:
 
 @dataclass(frozen=True)
 class Verdicts4:
-    """On how many items of a benchmark teacher and student are right (the paper's diagnostic), as means over seeds."""
+    """On how many items of a benchmark teacher and student are right (the paper's diagnostic), as means over seeds.
+
+    model: the student, and beside which teacher if arms have several.
+    """
 
     model: str
     benchmark: str
@@ -95,12 +102,29 @@ def analyse(results: StudyResults, resamples: int = RESAMPLES) -> Analysis:
             if results.curve:
                 curves[decoding][arm] = _curve(results, arm, decoding, compute)
         compared += _comparisons(results, decoding, compute)
-    corrected = holm([difference.p for _, _, difference, _, _ in compared if difference.p is not None])
-    comparisons = [
-        ArmComparison(name, decoding, difference, seeds, adjusted, within)
-        for (name, decoding, difference, seeds, within), adjusted in zip(compared, corrected, strict=True)
-    ]
+    corrected = holm([c.difference.p for c in compared if c.difference.p is not None])
+    comparisons = [replace(c, holm=adjusted) for c, adjusted in zip(compared, corrected, strict=True)]
     return Analysis(rows, gains, comparisons, curves, _routes(results), _verdicts(results))
+
+
+def by_student(results: StudyResults, arms: Sequence[str], found: Effect, decoding: str) -> dict[str, list[float]]:
+    """The values of an effect by seed, sorted by the student that the first of its arms began with.
+
+    arms: those of the effect. A study whose seeds take turns with students has several.
+    """
+    seeds = tables([results.of_arm(arm, decoding) for arm in arms])[0]
+    begun = {place.seed: results.cells[place.base].label for place in results.places if place.arm == arms[0]}
+    values: dict[str, list[float]] = {}
+    for seed, value in zip(seeds, found.by_seed, strict=True):
+        values.setdefault(begun[seed].removeprefix("base "), []).append(value)
+    return values
+
+
+def tokens_a_forward(results: StudyResults, decoding: str, arm: str | None = None) -> float | None:
+    """How many tokens an arm, or all arms together, wrote in a forward under one way to decode; None: not measured."""
+    cells = [results.cells[p.cell] for p in results.places if arm in (None, p.arm) and p.cell in results.cells]
+    found = [m for cell in cells for m in cell.measured if (m.decoding, m.step) == (decoding, None)]
+    return sum(m.tokens for m in found) / sum(m.forwards for m in found) if found else None
 
 
 def bases(results: StudyResults) -> dict[str, str]:
@@ -154,9 +178,8 @@ def _curve(results: StudyResults, arm: str, decoding: str, compute: Compute) -> 
     return found
 
 
-def _comparisons(
-    results: StudyResults, decoding: str, compute: Compute
-) -> list[tuple[str, str, Effect, tuple[int, ...], tuple[Discordance, ...]]]:
+def _comparisons(results: StudyResults, decoding: str, compute: Compute) -> list[ArmComparison]:
+    """The comparisons under one way to decode, their p not corrected yet."""
     wanted = [(f"{first} − {second}", {first: 1.0, second: -1.0}) for first, second in results.compare]
     if results.effects:
         wanted += factor_weights(results.effects).items()
@@ -167,7 +190,10 @@ def _comparisons(
             continue
         difference = compute(list(zip(weights.values(), verdicts, strict=True)))
         within = discordances(verdicts[0], verdicts[1], results.clusters) if len(verdicts) == 2 else []
-        found.append((name, decoding, difference, tuple(seeds), tuple(within)))
+        assert difference.p is not None
+        found.append(
+            ArmComparison(name, decoding, tuple(weights), difference, tuple(seeds), difference.p, tuple(within))
+        )
     return found
 
 
@@ -216,9 +242,13 @@ def _shares(counts: Sequence[int]) -> list[float]:
 def _verdicts(results: StudyResults) -> list[Verdicts4]:
     """The counts of the base and of each arm beside its teacher, under the first of the study's ways to decode."""
     decoding, found = next(iter(results.decoding)), []
-    names = bases(results)
-    for arm in dict.fromkeys(next(a for a in results.arms if names[a] == name) for name in names.values()):
-        found += _beside_teacher(results, names[arm], results.of_base(arm, decoding), results.of_teacher(arm))
+    names, taught_by = bases(results), teachers(results)
+    begun: dict[str, str] = {}
+    for arm in results.arms:
+        name = names[arm]
+        begun.setdefault(name if taught_by[arm] == "teacher" else f"{name}, {results.arms[arm].teacher}", arm)
+    for name, arm in begun.items():
+        found += _beside_teacher(results, name, results.of_base(arm, decoding), results.of_teacher(arm))
     for arm in results.arms:
         found += _beside_teacher(results, arm, results.of_arm(arm, decoding), results.of_teacher(arm))
     return found

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.results import SUMMARY
-from forkleft.files import is_locked, lock, write_json, write_text
+from forkleft.files import is_locked, lock, remove_unfinished, write_json, write_text
 from forkleft.study import timing
 from forkleft.study.grid import Cell, Evaluation
 from forkleft.study.names import CELLS
@@ -210,6 +210,7 @@ class CellFolder:
         with writing(self.path):
             file = (self.path / _LOCK).open("a")
         if lock(file, wait=False):
+            remove_unfinished(self.path)
             return file
         file.close()
         return None

@@ -91,7 +91,7 @@ def _claim(path: Path, number: int, row: Any) -> Claim:
 def judge(claims: Sequence[Claim], studies: Mapping[str, Shown]) -> list[Judgement]:
     """Judge claims by the studies that there are; a claim whose study or figure is missing is undecided.
 
-    Raises ForkLeftError for an arm or a difference that its study does not have.
+    Raises ForkLeftError for an arm, a difference or a way to decode that its study does not have.
     """
     found = [_figure(claim, studies[claim.study]) if claim.study in studies else None for claim in claims]
     corrected: dict[int, float] = {}
@@ -107,6 +107,7 @@ def judge(claims: Sequence[Claim], studies: Mapping[str, Shown]) -> list[Judgeme
 def _figure(claim: Claim, shown: Shown) -> Effect | None:
     results, analysis = shown
     decoding = claim.decoding or next(iter(results.decoding))
+    _check(claim, decoding, results.decoding)
     if isinstance(claim.of, tuple):
         _check(claim, claim.of[0], results.arms)
         return _between(results, decoding, *claim.of)

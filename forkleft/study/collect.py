@@ -9,12 +9,12 @@ import numpy as np
 
 from forkleft.digests import sealed
 from forkleft.errors import ForkLeftError
-from forkleft.evaluate.results import Results, read_results
-from forkleft.files import write_json
+from forkleft.evaluate.results import SUMMARY, Results, flat, read_results
+from forkleft.files import remove_unfinished, write_json
 from forkleft.study.cells import ROUTES, CellFolder, writing
 from forkleft.study.grid import Cell, Evaluation, Grid
 from forkleft.study.kept import Kept, still_needed
-from forkleft.study.names import RESULTS, STUDY
+from forkleft.study.names import RESULTS, STUDY, check_folder
 from forkleft.study.results import (
     FORMAT,
     PARTS,
@@ -36,6 +36,7 @@ def note_study(folder: Path, grid: Grid) -> None:
     """Write the list of a study's cells into its folder, so that its results can be read from them."""
     said = _header(grid) | {"cells": [cell.as_json() for cell in grid.cells.values()]}
     with writing(folder):
+        remove_unfinished(folder)
         write_json(folder / STUDY, sealed({"format": FORMAT} | said), indent=1, ensure_ascii=False)
 
 
@@ -102,7 +103,7 @@ def _measured(folder: CellFolder, items: dict[str, Items]) -> tuple[list[Measure
             if not folder.has(evaluation, benchmark):
                 continue
             try:
-                results = read_results(folder.evaluation(evaluation) / benchmark)[benchmark]
+                results = _results(folder.evaluation(evaluation) / benchmark, benchmark)
             except ForkLeftError as error:
                 return found, str(error)
             here = _items(results)
@@ -116,6 +117,20 @@ def _measured(folder: CellFolder, items: dict[str, Items]) -> tuple[list[Measure
                 )
             )
     return found, None
+
+
+def _results(folder: Path, benchmark: str) -> Results:
+    """The results of a benchmark. Raises ForkLeftError if they lack what a study shows."""
+    results = next(iter(read_results(folder).values()))
+    leaves = flat(results.summary)
+    wanted = {"results.tokens": int, "results.forwards": int, "configuration.items.digest": str}
+    wrong = [name for name, kind in wanted.items() if not isinstance(leaves.get(name), kind)]
+    if leaves["configuration.benchmark"] != benchmark:
+        wrong = ["configuration.benchmark"]
+    if wrong:
+        found = f"{leaves.get(wrong[0])!r:.40}"
+        raise ForkLeftError(f"{folder / SUMMARY} is damaged: {wrong[0]} is {found}; remove {folder}, and run it again")
+    return results
 
 
 def _kept(cell: Cell, kept: Kept, items: dict[str, Items]) -> tuple[list[Measured], str | None]:
@@ -158,7 +173,11 @@ def _routes(folder: CellFolder) -> Routes | None:
 def _header(grid: Grid) -> dict[str, Any]:
     """The description of a study in the files of its results."""
     study = grid.study
-    options = {name: not_default(arm.options) for name, arm in study.arms.items()}
+    # What takes turns with the seeds is no option of all of them.
+    options = {
+        name: {option: value for option, value in not_default(arm.options).items() if option not in arm.with_seed}
+        for name, arm in study.arms.items()
+    }
     shared = _shared(options.values())
     arms = {}
     for name, arm in study.arms.items():
@@ -196,4 +215,9 @@ def _cell(said: Mapping[str, Any]) -> Cell:
     evaluations = tuple(
         Evaluation(**evaluation | {"benchmarks": tuple(evaluation["benchmarks"])}) for evaluation in said["evaluations"]
     )
-    return Cell(**dict(said) | {"evaluations": evaluations, "needs": tuple(said["needs"])})
+    cell = Cell(**dict(said) | {"evaluations": evaluations, "needs": tuple(said["needs"])})
+    # All of these name folders.
+    measured = [name for evaluation in evaluations for name in (evaluation.folder, *evaluation.benchmarks)]
+    for name in (cell.digest, *cell.needs, *measured, *([] if cell.routes_of is None else [cell.routes_of])):
+        check_folder(name)
+    return cell

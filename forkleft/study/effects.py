@@ -139,15 +139,17 @@ def _drawn(count: int, resamples: int, key: tuple[int, ...]) -> np.ndarray:
 def _without_spread(
     terms: Sequence[tuple[float, Verdicts]], name: str, groups: Sequence[int] | None, level: float, resamples: int
 ) -> Estimate:
-    """The interval for a table in which every item has the same value in every seed: that of the items in one seed.
+    """The interval for a table in which every item has the same value in every seed: as many items as one seed has.
 
-    An effect is a gain between two mixtures of arms, times the sum of the positive weights.
+    An effect is a gain between two mixtures of arms, times the sum of the positive weights. Arms are paired in each
+    seed, and the seeds of an item are one cluster: two arms that agree on every item have a narrow interval, however
+    much their seeds differ.
     """
-    count = terms[0][1][name].shape[1]
-    named = [str(group) for group in (range(count) if groups is None else groups)]
-    parts = {sign: [(abs(w), v[name]) for w, v in terms if w * sign > 0] for sign in (1, -1)}
+    seeds, count = terms[0][1][name].shape
+    named = [str(group) for group in (range(count) if groups is None else groups)] * seeds
+    parts = {sign: [(abs(w), v[name].ravel()) for w, v in terms if w * sign > 0] for sign in (1, -1)}
     scale = math.fsum(weight for weight, _ in parts[1])
-    shares = {sign: sum(w * v.mean(axis=0) for w, v in part) / scale for sign, part in parts.items() if part}
+    shares = {sign: sum((w * v for w, v in part), np.zeros(1)) / scale for sign, part in parts.items() if part}
     if len(set(named)) < 2:
         # One cluster says nothing about others.
         value = float(shares[1].mean() - (shares[-1].mean() if -1 in shares else 0)) * scale

@@ -19,6 +19,8 @@ from forkleft.study.spec import read_study, with_seeds
 from forkleft.study.timing import Rates
 from forkleft.trust import EVERYTHING, Trust
 
+LAUNCHER = "torchrun --nproc-per-node 8"
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -89,7 +91,9 @@ def print_plan(plan: Plan, jobs: int, console: Console) -> None:
     rates, left = Rates.of_cells(plan.root / CELLS), 0.0
     folders = plan.folders()
     finished = sum(folder.is_finished() for folder in folders)
-    console.print(f"{plan.grid.study.name}: {len(folders)} cells in {plan.root}, {finished} of them finished")
+    # The path is the user's, and may hold what Rich takes for markup.
+    head = f"{plan.grid.study.name}: {len(folders)} cells in {plan.root}, {finished} of them finished"
+    console.print(head, markup=False)
     if plan.kept:
         console.print(f"{plan.kept} more are not needed: the results that are kept there hold what was measured")
     for folder in folders:
@@ -104,18 +108,23 @@ def print_plan(plan: Plan, jobs: int, console: Console) -> None:
         console.print(estimate, markup=False, highlight=False)
 
 
-def commands_of(plan: Plan, launcher: str) -> Iterable[str]:
+def commands_of(plan: Plan, launcher: str | None = None) -> Iterable[str]:
     """The commands that make what is missing, in their order, for several processes; writes their recipes.
 
-    A teacher with a device map is spread over the devices by one process: its answers and its evaluation need no
-    launcher.
+    launcher: the words before them (default: those of the arm, or `LAUNCHER`). A teacher with a device map is spread
+    over the devices by one process: its answers and its evaluation need no launcher.
     """
+    own: dict[str, str] = {}
+    for place in plan.grid.places:
+        words = launcher or plan.grid.study.arms[place.arm].launcher or LAUNCHER
+        for digest in (place.cell, place.base, place.teacher, *plan.grid.cells[place.cell].needs):
+            own.setdefault(digest, words)
     for folder in plan.folders():
         if tasks := folder.tasks():
             folder.prepare()
             yield f"# {folder.cell.label}"
             for task in tasks:
-                yield task.command if task.alone else f"{launcher} -m {task.command}"
+                yield task.command if task.alone else f"{own[folder.cell.digest]} -m {task.command}"
 
 
 def _check_same(folder: Path, noted: dict, grid: Grid) -> None:

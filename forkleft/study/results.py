@@ -15,11 +15,12 @@ import numpy as np
 
 from forkleft.digests import is_intact, sealed, unsealed
 from forkleft.errors import ForkLeftError
-from forkleft.files import JSON_ERRORS, write_text
+from forkleft.files import JSON_ERRORS, read_regular, write_text
 from forkleft.objective.routes import Route
 from forkleft.study.cells import writing
 from forkleft.study.effects import Clusters, Verdicts
 from forkleft.study.grid import CellKind, Place
+from forkleft.study.names import check_folder
 
 FORMAT = 1
 # Parts into which the updates of a run are cut when its routes are counted.
@@ -251,7 +252,7 @@ def _unpacked(text: str, count: int) -> np.ndarray:
 
 def study_of(said: Mapping[str, Any]) -> StudyResults:
     """The study that a file describes, without what was measured."""
-    return StudyResults(
+    study = StudyResults(
         name=said["name"],
         about=said["about"],
         shared=said["shared"],
@@ -267,12 +268,16 @@ def study_of(said: Mapping[str, Any]) -> StudyResults:
         },
         places=tuple(Place(**place) for place in said["places"]),
     )
+    for place in study.places:
+        for digest in (place.cell, place.base, place.teacher):
+            check_folder(digest)
+    return study
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """The content of one of our JSON files. Raises ForkLeftError if it is missing or damaged."""
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        said = json.loads(read_regular(path))
         if not isinstance(said, dict) or said.get("format") != FORMAT:
             raise ValueError(f"expected format {FORMAT}")
         if not is_intact(said):

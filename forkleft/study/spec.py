@@ -60,12 +60,16 @@ class Source:
 
 @dataclass(frozen=True)
 class Arm:
-    """One configuration. options: of its recipe; with_seed: options that take turns with the seeds."""
+    """One configuration. options: of its recipe; with_seed: options that take turns with the seeds.
+
+    launcher: the words before its commands where they are printed for several processes; None: the usual ones.
+    """
 
     name: str
     options: dict[str, Any]
     with_seed: dict[str, list[Any]]
     questions_from: Source | None = None
+    launcher: str | None = None
 
 
 @dataclass(frozen=True)
@@ -208,6 +212,7 @@ def _arms(
         own_base = values.pop("base", said["base"])
         file = base or path.parent / str(own_base)
         source = _source(path, name, values.pop("questions_from", None), given)
+        launcher = values.pop("launcher", None)
         own_turns = _mapping(path, f"arms.{name}.with_seed", values.pop("with_seed", None) or {})
         own = _own(path, f"arms.{name}", values)
         said_here = for_all | for_arm.get(name, {})
@@ -224,7 +229,8 @@ def _arms(
         for option, listed in with_seed.items():
             for value in listed:
                 trust.check({option: value}, str(path))
-        arms[name] = Arm(name, options | in_study | said_here, with_seed, source)
+        words = None if launcher is None else str(launcher)
+        arms[name] = Arm(name, options | in_study | said_here, with_seed, source, words)
     return arms
 
 

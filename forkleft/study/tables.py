@@ -14,7 +14,8 @@ from rich.text import Text
 
 from forkleft.evaluate.statistics import Estimate
 from forkleft.objective.routes import ROUTE_WORDS
-from forkleft.study.analysis import Analysis, bases, teachers
+from forkleft.study.analysis import Analysis, bases, by_student, teachers, tokens_a_forward
+from forkleft.study.effects import Effect
 from forkleft.study.results import ROUTE_NAMES, StudyResults
 
 _SIGNIFICANT = 0.05
@@ -42,7 +43,7 @@ class Table:
 def study_tables(results: StudyResults, analysis: Analysis) -> list[Table]:
     """All tables of a study that have something in them."""
     made = [_accuracy(results, analysis, decoding) for decoding in results.decoding]
-    made += [_comparisons(results, analysis)]
+    made += [_comparisons(results, analysis), _students(results, analysis)]
     made += [_curve(results, analysis, decoding) for decoding in analysis.curves if results.curve]
     made += [_strength(results, analysis), _decoding(results), _routes(analysis), _verdicts(analysis)]
     made += [_counts(results, decoding) for decoding in results.decoding]
@@ -54,7 +55,7 @@ def study_page(results: StudyResults, analysis: Analysis, figures: Sequence[str]
     lines = [f"# {results.name}", ""]
     lines += [results.about, ""] if results.about else []
     lines += [facts(results), ""]
-    lines += [f"**{_missing(results)}**", ""] if results.holes else []
+    lines += [f"**{missing(results)}**", ""] if results.holes else []
     for picture in figures:
         lines += [f"![{picture.removesuffix('.svg')}]({picture})", ""]
     for table in study_tables(results, analysis):
@@ -72,7 +73,7 @@ def markdown(heading: Sequence[str], rows: Sequence[Sequence[str]], words: Seque
 
 def print_study(results: StudyResults, analysis: Analysis, console: Console) -> None:
     """Print a study for a terminal. No figure is cut, and no word for which there is room."""
-    console.print(f"\n{results.name}", style="bold", highlight=False)
+    console.print(f"\n{results.name}", style="bold", highlight=False, markup=False)
     console.print(facts(results), highlight=False, markup=False)
     for table in study_tables(results, analysis):
         if not table.page_only:
@@ -177,7 +178,8 @@ def facts(results: StudyResults) -> str:
     )
 
 
-def _missing(results: StudyResults) -> str:
+def missing(results: StudyResults) -> str:
+    """How many cells a study lacks, in words."""
     return f"{_count(len(results.holes), 'cell')} missing: see Holes."
 
 
@@ -219,10 +221,36 @@ def _comparisons(results: StudyResults, analysis: Analysis) -> Table:
     note = (
         "Percentage points, with 95% intervals from a bootstrap over seeds and items. p: that the mean is zero, by "
         f"exact sign flips over seeds, which can give no less than {least}; Holm p: corrected for the "
-        f"{_count(len(analysis.comparisons), 'test')} of this table. McNemar: in how many seeds the exact test over "
-        "items, alone and uncorrected, gives p ≤ 0.05."
+        f"{_count(len(analysis.comparisons), 'test')} of this table, so no less than that many times as much. McNemar: "
+        "in how many seeds the exact test over items, alone and uncorrected, gives p ≤ 0.05."
     )
     return Table("Differences", heading, rows, note)
+
+
+def _students(results: StudyResults, analysis: Analysis) -> Table:
+    """Gains and differences of each student alone, where seeds take turns with students."""
+    decoding = next(iter(results.decoding))
+    shown: list[tuple[str, tuple[str, ...], Effect]] = [
+        (f"{arm}, gain", (arm,), gain) for arm, gain in analysis.gains[decoding].items()
+    ]
+    shown += [(c.name, c.arms, c.difference) for c in analysis.comparisons if c.decoding == decoding]
+    found = {name: by_student(results, arms, effect, decoding) for name, arms, effect in shown}
+    students = list(dict.fromkeys(student for values in found.values() for student in values))
+    if len(students) < 2 or all(len(values) <= 1 for by_name in found.values() for values in by_name.values()):
+        return Table("", (), [])
+    rows = [
+        (name, *(_mean_of(values[student]) if student in values else "–" for student in students))
+        for name, values in found.items()
+    ]
+    note = (
+        "Percentage points, the mean of the benchmarks and of the seeds of each student, and how many seeds. Intervals "
+        "and p above take seeds as independent. They are about these students: others may differ as much as these do."
+    )
+    return Table("By student", ("", *students), rows, note)
+
+
+def _mean_of(values: Sequence[float]) -> str:
+    return f"{100 * sum(values) / len(values):+.1f} ({len(values)})"
 
 
 def _curve(results: StudyResults, analysis: Analysis, decoding: str) -> Table:
@@ -256,15 +284,7 @@ def _decoding(results: StudyResults) -> Table:
     rows = []
     for decoding in results.decoding if len(results.decoding) > 1 else ():
         for arm in results.arms:
-            cells = [results.cells[p.cell] for p in results.places if p.arm == arm and p.cell in results.cells]
-            found = [
-                result
-                for cell in cells
-                for result in cell.measured
-                if (result.decoding, result.step) == (decoding, None)
-            ]
-            if found:
-                rate = sum(result.tokens for result in found) / sum(result.forwards for result in found)
+            if rate := tokens_a_forward(results, decoding, arm):
                 rows.append((decoding, arm, f"{rate:.2f}"))
     return Table("Tokens a forward", ("decoding", "arm", "tokens"), rows, words=(0, 1))
 
@@ -326,7 +346,10 @@ def _count(number: int, noun: str) -> str:
 
 def percent(estimate: Estimate, sign: str = "") -> str:
     """A share in % with its interval; sign "+": a difference."""
-    value, low, high = (format(100 * x, f"{sign}.1f") for x in (estimate.value, estimate.low, estimate.high))
+    # Adding zero makes a zero of a minus zero.
+    value, low, high = (
+        format(round(100 * x, 1) + 0.0, f"{sign}.1f") for x in (estimate.value, estimate.low, estimate.high)
+    )
     return f"{value} ({low}, {high})" if sign else f"{value} ({low}–{high})"
 
 

@@ -1,4 +1,5 @@
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -7,14 +8,16 @@ from studies import made_up_results
 
 from forkleft.errors import ForkLeftError
 from forkleft.report.results_page import Book, fill, write_results_page
-from forkleft.study.analysis import analyse
+from forkleft.study.analysis import analyse, factor_weights
 from forkleft.study.claims import judge, read_claims
 from forkleft.study.results import save_results
+from forkleft.study.spec import read_study
 
 ROOT = Path(__file__).parents[2]
 CLAIM = {"claim": "It helps.", "source": "paper", "printed": "+4.93", "study": "made-up", "gain": "L-high"}
 VIEWS = {"positions": 1000, "disagreements": 100, "target_masked_only": 80, "prefix_only": 5, "neither": 15}
 VIEWS |= {"target_masked_entropy": 0.04, "prefix_entropy": 0.61}
+FORKS = {"right": 0.5, "tokens": 1000, "forks": 45, "place": 0.5, "commit": 0.93, "entropy": 1.3, "settled": None}
 
 
 @pytest.fixture
@@ -22,9 +25,11 @@ def folder(tmp_path):
     """Results of one study, claims, words and a probe."""
     folder = tmp_path / "results"
     (folder / "probe").mkdir(parents=True)
-    (folder / "probe" / "student.json").write_text(json.dumps({"views": VIEWS}))
+    (folder / "probe" / "student.json").write_text(json.dumps({"views": VIEWS, "orders": {"random": FORKS}}))
     (folder / "claims.yaml").write_text(json.dumps({"claims": [CLAIM]}))
-    (folder / "page.md").write_text("# Page\n\n{{claims paper}}\n\n## made-up\n\n{{study made-up}}\n\n{{probe}}\n")
+    (folder / "page.md").write_text(
+        "# Page\n\n{{claims paper}}\n\n## made-up\n\n{{study made-up}}\n\n{{probe}}\n\n{{forks}}\n"
+    )
     save_results(folder / "made-up" / "results.json", made_up_results())
     return folder
 
@@ -43,6 +48,7 @@ def test_a_page_is_made_of_words_and_figures(folder, tmp_path, monkeypatch):
     assert (folder / "made-up" / "accuracy.svg").is_file() and (folder / "made-up" / "table.md").is_file()
     assert "**Differences.**" in text and "view: L − B" in text and "{{" not in text
     assert "| student | 1,000 | 100 | 80.0 | 5.0 | 15.0 | 0.040 | 0.610 |" in text
+    assert "| student | random | 50 | 4.5 | 0.50 | 0.93 | 1.30 | – |" in text
     before = text
     write_results_page(folder, page)
     assert page.read_text() == before
@@ -56,6 +62,10 @@ def test_single_figures_stand_in_sentences(folder):
     gain, base, view = fill(words, book, Path("page.md")).split("; ")
     assert gain.startswith("+") and "–" in base and view.startswith("+")
     assert fill("It is {{verdict made-up: L-high}}.", book, Path("page.md")) == "It is supported."
+    table = fill("{{table made-up: Routes in training}}", book, Path("page.md"))
+    assert table.startswith("**Routes in training.**\n\n| arm |") and table.endswith("on the teacher's route.")
+    picture = fill("{{picture made-up: routes}}", book, Path("page.md"))
+    assert picture == "![made-up: routes](results/made-up/routes.svg)"
 
 
 @pytest.mark.parametrize(
@@ -64,6 +74,8 @@ def test_single_figures_stand_in_sentences(folder):
         ("\n{{stduy made-up}}", "page.md, line 2: unknown place 'stduy'; did you mean study"),
         ("{{study mad-up}}", "line 1: results has no 'mad-up'; did you mean made-up"),
         ("{{gain made-up}}", "expected `STUDY: NAME`, found 'made-up'"),
+        ("{{table made-up: Diferences}}", "made-up has no 'Diferences'; did you mean Differences"),
+        ("{{picture mad-up: routes}}", "results has no 'mad-up'; did you mean made-up"),
         ("{{gain made-up: L-hgh}}", "made-up has no 'L-hgh'; did you mean L-high"),
         ("{{claims nobody}}", "no claim has the source 'nobody'"),
         ("{{probe}}", "no results of forkleft probe"),
@@ -87,5 +99,20 @@ def test_missing_words_and_a_broken_probe(folder, tmp_path):
         write_results_page(folder, tmp_path / "page.md")
 
 
-def test_the_repository_s_claims_can_be_read():
-    assert {claim.source for claim in read_claims(ROOT / "docs" / "results" / "claims.yaml")} == {"paper", "ours"}
+def test_the_repository_s_claims_ask_for_what_its_studies_measure():
+    claims = read_claims(ROOT / "docs" / "results" / "claims.yaml")
+    assert {claim.source for claim in claims} == {"paper", "ours"}
+    for claim in claims:
+        study = read_study(ROOT / "recipes" / "studies" / f"{claim.study}.yaml")
+        assert claim.decoding is None or claim.decoding in study.decoding, claim
+        if claim.figure == "difference":
+            effects = factor_weights(study.effects) if study.effects else {}
+            assert claim.of in [f"{first} − {second}" for first, second in study.compare] + list(effects), claim
+        else:
+            assert (claim.of[0] if claim.figure == "curve" else claim.of) in study.arms, claim
+
+
+def test_the_page_of_the_repository_shows_studies_that_there_are():
+    words = (ROOT / "docs" / "results" / "page.md").read_text()
+    shown = set(re.findall(r"\{\{study ([\w-]+)\}\}", words))
+    assert shown == {path.stem for path in (ROOT / "recipes" / "studies").glob("*.yaml") if "paper" not in path.stem}

@@ -109,3 +109,5 @@ def test_a_figure_that_the_study_does_not_have(tmp_path, shown):
         judge(claims_of(tmp_path, GAIN | {"gain": "L-hihg"}), shown)
     with pytest.raises(ForkLeftError, match="asks made-up for 'view: B − L'"):
         judge(claims_of(tmp_path, VIEW | {"difference": "view: B − L"}), shown)
+    with pytest.raises(ForkLeftError, match="asks made-up for 'statc', which it does not have; did you mean static"):
+        judge(claims_of(tmp_path, GAIN | {"decoding": "statc"}), shown)

@@ -5,6 +5,7 @@ import pytest
 from rich.console import Console
 from studies import ITEMS, PROGRAM, study_file
 
+from forkleft.digests import sealed, unsealed
 from forkleft.errors import ForkLeftError
 from forkleft.study.cells import CellFolder
 from forkleft.study.collect import collect, note_study
@@ -80,6 +81,11 @@ def test_what_is_missing_is_a_hole_with_its_command(finished, tmp_path):
     [
         ("records.jsonl", '"id"', '"di"', "is damaged: expected 40 whole records"),
         ("summary.json", '"digest": "', '"digest": "other ', "was measured on other items than the cells before"),
+        ("summary.json", '"tokens": ', '"tokens": "many", "more": ', "is damaged: results.tokens is 'many'"),
+        ("summary.json", '"digest": ', '"digest": 5, "more": ', "is damaged: configuration.items.digest is 5"),
+        ("summary.json", '"benchmark": "', '"benchmark": "other-', "is damaged: configuration.benchmark is 'other-"),
+        ("records.jsonl", '"id": ', '"id": [1], "more": ', "is damaged: expected 40 whole records"),
+        ("records.jsonl", '"correct": ', '"correct": "yes", "more": ', "is damaged: expected 40 whole records"),
     ],
 )
 def test_results_that_cannot_be_used_are_holes(finished, file, old, new, message):
@@ -116,4 +122,30 @@ def test_a_damaged_note(tmp_path):
         collect(tmp_path)
     (tmp_path / "study.json").write_text('{"format": 1, "cells": []}')
     with pytest.raises(ForkLeftError, match=r"study.json is damaged \(KeyError\('name'\)\); run the study again"):
+        collect(tmp_path)
+
+
+@pytest.mark.parametrize("digest", ["../..", "a/b", "", "..", "a" * 300, 5, None])
+def test_a_study_of_others_names_no_folder_elsewhere(finished, tmp_path, digest):
+    folder, _ = finished
+    noted = unsealed(json.loads((folder / "small" / "study.json").read_text()))
+    for change in (
+        {"places": [noted["places"][0] | {"cell": digest}]},
+        {"places": [noted["places"][0] | {"base": digest}]},
+        {"cells": [noted["cells"][0] | {"digest": digest}]},
+        {"cells": [noted["cells"][0] | {"needs": [digest]}]},
+    ):
+        (tmp_path / "study.json").write_text(json.dumps(sealed(noted | change)))
+        with pytest.raises(ForkLeftError, match=r"study.json is damaged \(ValueError\(.expected the name of a folder"):
+            collect(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"benchmarks": ["../../mine"]}, {"settings": {"passes": "/../../.."}}])
+def test_nor_do_its_evaluations(finished, tmp_path, change):
+    folder, _ = finished
+    noted = unsealed(json.loads((folder / "small" / "study.json").read_text()))
+    cell = next(cell for cell in noted["cells"] if cell["evaluations"])
+    cell["evaluations"][0] |= change
+    (tmp_path / "study.json").write_text(json.dumps(sealed(noted)))
+    with pytest.raises(ForkLeftError, match=r"study.json is damaged \(ValueError\(.expected the name of a folder"):
         collect(tmp_path)

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from forkleft.errors import ForkLeftError
-from forkleft.evaluate.statistics import clustered_mean, wilson_interval
+from forkleft.evaluate.statistics import clustered_mean, paired_gain, wilson_interval
 from forkleft.study.effects import discordances, effect, sign_flips
 
 NO_CLUSTERS = {"a": None, "b": None}
@@ -111,6 +111,15 @@ def test_where_all_items_are_alike_the_interval_has_a_width():
     single = {"a": np.full((3, 1), True)}
     assert effect([(1, single)], known).mean.low == 0.0
     assert effect([(1, single), (-1, single)], known).mean.low == -1.0
+
+
+def test_arms_that_agree_on_every_item_have_the_interval_of_paired_verdicts():
+    """Their seeds may differ: arms are paired in each seed, so that an item is never right in one arm alone."""
+    first, second = [True] * 12 + [False] * 8, [False] * 8 + [True] * 12
+    table = {"a": np.array([first, second])}
+    found = effect([(1, table), (-1, table)], {"a": None}).benchmarks["a"]
+    paired = paired_gain(first, first)
+    assert (found.value, found.low, found.high) == pytest.approx((0, paired.low, paired.high))
 
 
 def test_weights_and_shapes_that_cannot_be():

@@ -82,6 +82,14 @@ def test_the_commands_of_a_study_at_another_scale(tmp_path):
     assert any("eval --model Qwen/Qwen3-4B" in line and "--ar" in line for line in lines)
 
 
+def test_an_arm_may_have_a_launcher_of_its_own(tmp_path):
+    arms = {"small": {}, "large": {"launcher": "torchrun --nnodes 2", "rho": 0.1}}
+    plan = plan_study(study_file(tmp_path, arms=arms, compare=None, seeds=[1]), tmp_path / "root")
+    lines = [line for line in commands_of(plan) if " train " in line]
+    assert [line.partition(" -m ")[0] for line in lines] == ["torchrun --nproc-per-node 8", "torchrun --nnodes 2"]
+    assert all(line.startswith("mpirun -m ") for line in commands_of(plan, "mpirun") if " train " in line)
+
+
 def test_a_teacher_with_a_device_map_answers_and_is_evaluated_in_one_process(tmp_path):
     overrides = ["teacher=Qwen/Qwen3-30B-A3B", "teacher_device_map=auto"]
     plan = plan_study(study_file(tmp_path, seeds=[1]), tmp_path / "root", overrides=overrides)

@@ -1,11 +1,13 @@
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 from studies import made_up_results, without
 
+from forkleft.evaluate.statistics import Estimate
 from forkleft.study.analysis import analyse
-from forkleft.study.tables import print_study, study_page, study_tables
+from forkleft.study.tables import percent, print_study, study_page, study_tables
 
 
 def made(**changes):
@@ -80,6 +82,13 @@ def test_a_terminal_cuts_no_figure_and_no_word(order_view, width):
     assert "\n\nDifferences" in text
 
 
+def test_a_name_that_others_gave_is_no_markup(order_view):
+    results, analysis = order_view
+    out = io.StringIO()
+    print_study(replace(results, name="[/red][link=http://h]s"), analysis, Console(file=out, width=100))
+    assert "\n[/red][link=http://h]s\n" in out.getvalue()
+
+
 def test_benchmarks_have_a_table_of_their_own_where_there_is_no_room(order_view):
     narrow, wide = (printed(*order_view, width) for width in (80, 120))
     assert "Accuracy by benchmark\n" in narrow and "Differences by benchmark\n" in narrow
@@ -132,3 +141,30 @@ def test_tables_of_other_studies():
     assert {"Accuracy, static", "Accuracy, fast", "Tokens a forward", "Right answers by seed, fast"} <= set(tables)
     assert tables["Differences"].rows[5][0] == "L-high − L-low, fast"
     assert tables["Tokens a forward"].rows[0] == ("static", "L-high", "4.00")
+
+
+def test_students_that_take_turns_are_shown_apart():
+    results, analysis = made()
+    assert "By student" not in by_title(results, analysis)
+    others = {"base-2": replace(results.cells["base"], label="base lab:s-2")}
+    places = [replace(p, base="base-2") if p.seed % 2 == 0 else p for p in results.places]
+    results = replace(results, cells=results.cells | others, places=tuple(places))
+    analysis = analyse(results, resamples=200)
+    table = by_title(results, analysis)["By student"]
+    assert table.heading == ("", "lab:s", "lab:s-2")
+    rows = {row[0]: row[1:] for row in table.rows}
+    by_seed = analysis.comparisons[0].difference.by_seed
+    assert rows["L-high − L-low"] == tuple(f"{100 * sum(by_seed[k::2]) / 4:+.1f} (4)" for k in (0, 1))
+    assert len(rows) == 4 + 5
+
+
+def test_a_base_is_shown_beside_each_teacher():
+    results, analysis = made(teachers={"L-low": ("lab:other", 0.6)})
+    rows = by_title(results, analysis)["Teacher and student on the benchmarks"].rows
+    begun = {row[0]: int(row[3].split(".")[0]) for row in rows if row[1] == "lab-chain-3" and "base" in row[0]}
+    assert list(begun) == ["base, lab:t", "base, lab:other"]
+    assert begun["base, lab:t"] > begun["base, lab:other"]
+
+
+def test_a_zero_has_no_sign():
+    assert percent(Estimate(-1e-9, -0.0004, 0.0), "+") == "+0.0 (+0.0, +0.0)"
