@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import growth, limit, loss, readout, rollout, update, verify
-from benchmarks.harness import Result, seconds
+from benchmarks.harness import Result, timed
 
 ROWS = {
     "rollout": rollout,
@@ -42,15 +42,15 @@ def main() -> int:
     results: list[Result] = []
     took = {}
     for name in chosen:
-        found: list[Result] = []
         with console.status(name):
-            took[name] = seconds(lambda module=ROWS[name], found=found: found.extend(module.run()))
+            took[name], found = timed(ROWS[name].run)
         # Each as it comes: what is broken later takes nothing away.
         for result in found:
             console.print(f"{result.name}: {result.value:.2f}{result.unit}", style="dim", highlight=False)
         console.print(f"{name}: {took[name]:.0f} s", style="dim", highlight=False)
         results += found
     console.print(_table(results))
+    console.print(f"{sum(took.values()):.0f} s in all", style="dim", highlight=False)
     rows = [asdict(result) | {"met": result.met} for result in results]
     settings = {"threads": THREADS, "torch": torch.__version__, "python": platform.python_version()}
     page = {"settings": settings, "seconds": took, "rows": rows}

@@ -4,8 +4,10 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 REPEATS = 3
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -29,15 +31,31 @@ class Result:
 
 
 def ratio(
-    name: str, slow: Callable[[], object], fast: Callable[[], object], goal: str | None, repeats: int = REPEATS
+    name: str,
+    slow: Callable[[], T],
+    fast: Callable[[], T],
+    goal: str | None,
+    repeats: int = REPEATS,
+    *,
+    check: Callable[[T, T], None] | None = None,
 ) -> Result:
-    """How many times longer `slow` takes than `fast`: the median over repeats that alternate between the two."""
-    ratios = [seconds(slow) / seconds(fast) for _ in range(repeats)]
+    """How many times longer `slow` takes than `fast`: the median over repeats that alternate between the two.
+
+    check: gets what both have returned in the first repeat, before they run again, and asserts that it is the same.
+    """
+    ratios = []
+    for repeat in range(repeats):
+        slow_seconds, slow_result = timed(slow)
+        fast_seconds, fast_result = timed(fast)
+        if check is not None and not repeat:
+            check(slow_result, fast_result)
+        del slow_result, fast_result
+        ratios.append(slow_seconds / fast_seconds)
     return Result(name, statistics.median(ratios), goal, (min(ratios), max(ratios)))
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """How long `work` takes."""
+def timed(work: Callable[[], T]) -> tuple[float, T]:
+    """How many seconds `work` takes, and what it returns."""
     start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    result = work()
+    return time.perf_counter() - start, result

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.harness import REPEATS, Result, seconds
+from benchmarks.harness import REPEATS, Result, timed
 
 # A product: the operation, and size and stride of both factors.
 _Factor = tuple[tuple[int, ...], tuple[int, ...]]
@@ -78,12 +78,11 @@ def products_alone(found: Iterable[_Product]) -> Callable[[], None]:
 
 def beside_products(work: Callable[[], object], repeats: int = REPEATS) -> list[tuple[float, float]]:
     """In each repeat the seconds of the work, and of its products alone; the two sides alternate."""
-    work()
     with Products() as products:
         work()
     alone = products_alone(products.found)
     alone()
-    return [(seconds(work), seconds(alone)) for _ in range(repeats)]
+    return [(timed(work)[0], timed(alone)[0]) for _ in range(repeats)]
 
 
 def products_row(name: str, work: Callable[[], object], goal: str | None) -> Result:

@@ -6,6 +6,7 @@ public counterparts do it.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
@@ -28,13 +29,8 @@ def commit_highest_entropy(block_ids: torch.Tensor, logits: torch.Tensor, mask_i
 
 
 @torch.no_grad()
-def whole_canvas(
-    model: PreTrainedModel, prompts: list[list[int]], mask_id: int, *, full_logits: bool = True
-) -> list[list[int]]:
-    """Encodes prompt and response budget anew in every pass, as `model(ids).logits` does.
-
-    Without `full_logits` the output head is applied to the current block only, which no public sampler does.
-    """
+def whole_canvas(model: PreTrainedModel, prompts: list[list[int]], mask_id: int) -> list[list[int]]:
+    """Encodes prompt and response budget anew in every pass, as `model(ids).logits` does."""
     length = PROMPT + BUDGET
     ids = torch.full((ROWS, length), mask_id)
     ids[:, :PROMPT] = torch.tensor(prompts)
@@ -42,10 +38,9 @@ def whole_canvas(
     seen = (blocks[None, :] <= blocks[:, None])[None, None].expand(ROWS, 1, -1, -1)
     for start in range(PROMPT, length, BLOCK):
         for _ in range(BLOCK):
-            keep = 0 if full_logits else torch.arange(start, start + BLOCK)
-            logits = model(input_ids=ids, attention_mask=seen, use_cache=False, logits_to_keep=keep).logits
-            logits = logits[:, start : start + BLOCK] if full_logits else logits
-            commit_highest_entropy(ids[:, start : start + BLOCK], logits, mask_id)
+            block = slice(start, start + BLOCK)
+            logits = model(input_ids=ids, attention_mask=seen, use_cache=False).logits
+            commit_highest_entropy(ids[:, block], logits[:, block], mask_id)
     return ids[:, PROMPT:].tolist()
 
 
@@ -126,21 +121,18 @@ def run() -> list[Result]:
     def ours() -> list[list[int]]:
         return [t.tokens for t in generate(student, prompts, order="high_entropy", passes=BLOCK, max_new_tokens=BUDGET)]
 
-    tokens = ours()
-    assert all(len(row) == BUDGET for row in tokens), "a stop id was written: the sides would do different work"
-    assert whole_canvas(model, prompts, mask_id) == tokens
-    assert prefix_once_a_block(model, prompts, mask_id) == tokens
-    assert whole_canvas(model, prompts, mask_id, full_logits=False) == tokens
+    def same_tokens(theirs: list[list[int]], tokens: list[list[int]]) -> None:
+        assert theirs == tokens
+        assert all(len(row) == BUDGET for row in tokens), "a stop id was written: the sides would do different work"
+
+    plainly = {
+        "whole canvas every pass": (partial(whole_canvas, model, prompts, mask_id), ">= 7"),
+        "prefix once a block": (partial(prefix_once_a_block, model, prompts, mask_id), ">= 1.8"),
+    }
     return [
-        ratio("rollout: whole canvas every pass / ours", lambda: whole_canvas(model, prompts, mask_id), ours, ">= 7"),
-        ratio(
-            "rollout: whole canvas, head on the block only / ours",
-            lambda: whole_canvas(model, prompts, mask_id, full_logits=False),
-            ours,
-            goal=None,
-        ),
-        ratio(
-            "rollout: prefix once a block / ours", lambda: prefix_once_a_block(model, prompts, mask_id), ours, ">= 1.8"
+        *(
+            ratio(f"rollout: {name} / ours", write, ours, goal, check=same_tokens)
+            for name, (write, goal) in plainly.items()
         ),
         *_against_bare("A", student),
         *_against_bare("B", random_student(151_936, 4, width=256)),
