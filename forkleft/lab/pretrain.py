@@ -188,7 +188,7 @@ def _train(
     torch.set_num_threads(recipe.threads)
     options: dict[str, Any] = {
         "max_steps": steps,
-        "causal_steps": steps if causal else 0,
+        "causal_only": causal,
         "per_device_train_batch_size": recipe.batch,
         "learning_rate": recipe.lr,
         "lr_scheduler_type": "cosine_with_min_lr",

@@ -9,7 +9,8 @@ A thin adapter, as `trainer.py`: `objective/denoising.py` defines what is predic
 that it does not depend on processes, on how rows share forwards, or on where a run was resumed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from accelerate.utils import gather_object
 from rich.console import Console
 from torch.utils.data import DataLoader
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from forkleft.digests import json_digest
 from forkleft.errors import ForkLeftError
@@ -24,13 +26,14 @@ from forkleft.objective.denoising import Kind, Sample, Task, causal, draw, packe
 from forkleft.randomness import keyed_generator
 from forkleft.students import Student
 from forkleft.train.adapt_config import AdaptConfig
-from forkleft.train.adapt_data import Samples, SampleStream, prepare_samples
+from forkleft.train.adapt_data import Samples, SampleStream, prepare_samples, to_be_answered
 from forkleft.train.batches import (
     Batches,
     Loader,
     StreamBatches,
     StreamLoader,
     batches_of,
+    filled,
     filled_batches_of,
 )
 from forkleft.train.card import adapt_card
@@ -39,17 +42,32 @@ from forkleft.train.resume import LENGTHENED, decisive, name_of
 from forkleft.train.run_files import ADAPTATION
 from forkleft.train.student_trainer import StudentTrainer
 
-# What evaluations hide, instead of the number of an update: always the same.
+# The key of what evaluations hide: not of the seed, so that all runs are measured on the same positions.
 _HELD_OUT = "held-out"
+
+
+class _MarkAdapted(TrainerCallback):
+    """Marks a student as adapted once it has made, or had made before it was resumed, an update of denoising."""
+
+    def __init__(self, student: Student) -> None:
+        self._student = student
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+        self.on_step_end(args, state, control)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+        if state.global_step and not args.is_causal(state.global_step - 1):
+            self._student.adapted = True
 
 
 class AdaptTrainer(StudentTrainer):
     """Teaches a student to denoise.
 
-    student: from `load_student`; one that `convert` made, or any other. train_dataset: rows with `text`, `messages`, or
-    question, answer and solution (`adapt_data.py`); a source without a length is streamed, and read again in every
-    epoch. Also what `prepare_samples` or `SampleStream` made of such rows. eval_dataset: as train_dataset, but with a
-    length; may be several by name. Other arguments are those of `StudentTrainer` and of the Trainer.
+    student: from `load_student`; one that `convert` made, or any other. This very object learns, and is marked as
+    adapted by its first update of denoising. train_dataset: rows with `text`, `messages`, or question, answer and
+    solution (`adapt_rows.py`); a source without a length is streamed, and read again in every epoch. Also what
+    `prepare_samples` or `SampleStream` made of such rows. eval_dataset: as train_dataset, but with a length; may be
+    several by name. Other arguments are those of `StudentTrainer` and of the Trainer.
     """
 
     args: AdaptConfig
@@ -62,18 +80,18 @@ class AdaptTrainer(StudentTrainer):
         eval_dataset: Any = None,
         **settings: Any,
     ) -> None:
-        student = student.but(adapted=True)
         self.data = _samples(student, train_dataset, args)
         if isinstance(self.data, SampleStream) and args.max_steps == -1:
             raise ForkLeftError("a source that is streamed has no known length; say with max_steps how long to train")
         held_out: dict[str, Samples] | Samples | None = None
         if isinstance(eval_dataset, Mapping):
-            held_out = {name: _held_out(student, rows, args) for name, rows in eval_dataset.items()}
+            held_out = {name: held_out_samples(student, rows, args) for name, rows in eval_dataset.items()}
         elif eval_dataset is not None:
-            held_out = _held_out(student, eval_dataset, args)
+            held_out = held_out_samples(student, eval_dataset, args)
         progress = ProgressLine(Console(), bar=not args.disable_tqdm)
         rows = self.data if isinstance(self.data, SampleStream) else self.data.samples
         super().__init__(student, args, rows, held_out, progress, **settings)
+        self.add_callback(_MarkAdapted(student))
         # Of the updates since the last line of the log, in this process.
         self._sums: list[tuple[Kind, float, float]] = []
         self._rows, self._tokens = 0, 0
@@ -85,11 +103,16 @@ class AdaptTrainer(StudentTrainer):
         """The samples of this process."""
         args, data = self.args, self.data
         if isinstance(data, SampleStream):
-            limit, place = args.tokens_per_batch, {"process": args.process_index, "processes": args.world_size}
-            if limit is None:
-                return StreamLoader(StreamBatches(data, lambda sample: 1, args.train_batch_size, **place))
-            size_of = partial(forward_tokens, self.student, budget=data.budget, args=args)
-            return StreamLoader(StreamBatches(data, size_of, limit, **place))
+            size_of, limit = _filling(self.student, data.budget, args, args.train_batch_size)
+            batches = StreamBatches(
+                data,
+                size_of,
+                limit,
+                process=args.process_index,
+                processes=args.world_size,
+                accumulated=args.gradient_accumulation_steps,
+            )
+            return StreamLoader(batches)
         return Loader(data.samples, sample_batches(self.student, data, args))
 
     def get_batch_samples(
@@ -105,32 +128,42 @@ class AdaptTrainer(StudentTrainer):
             tasks = [self._tasks(batch, update) for batch in batches]
         self._update = [sample.id for batch in batches for sample in batch]
         kinds: tuple[Kind, Kind] = ("denoising", "causal")
-        weights = [sum(task.weight for part in tasks for task in part if task.kind == kind) for kind in kinds]
-        mine = torch.tensor([*weights, len(self._update)], dtype=torch.float64, device=device)
-        *totals, rows = self.accelerator.reduce(mine, "sum").tolist()
+        weights = [math.fsum(task.weight for part in tasks for task in part if task.kind == kind) for kind in kinds]
+        # As objects, and added on the host: not every device has float64.
+        *of_kinds, rows = zip(*gather_object([(*weights, len(self._update))]), strict=True)
+        totals = map(math.fsum, of_kinds)
         scales = {kind: 1 / total for kind, total in zip(kinds, totals, strict=True) if total}
-        if update >= self.args.causal_steps and "causal" in scales:
+        if not self.args.is_causal(update) and "causal" in scales:
             scales["causal"] *= self.args.causal_weight
         self._rows += len(self._update)
-        return [{"tasks": part, "scales": scales} for part in tasks], int(rows)
+        return [{"tasks": part, "scales": scales} for part in tasks], sum(rows)
+
+    def _count_of_updates(self) -> Callable[[], None]:
+        take_back, count = super()._count_of_updates(), (list(self._sums), self._rows, self._tokens)
+
+        def back() -> None:
+            take_back()
+            self._sums, self._rows, self._tokens = count
+
+        return back
 
     def _tasks(self, samples: Sequence[Sample], update: int) -> list[Task]:
         """What is predicted of the samples of a micro-batch."""
         args, next_tokens = self.args, [causal(sample) for sample in samples]
-        if update < args.causal_steps:
+        if args.is_causal(update):
             return next_tokens
-        noisy = self._noisy(samples, self.data.budget, update, args.shares_at(update))
+        noisy = self._noisy(samples, self.data.budget, (args.seed, "denoising", update), args.shares_at(update))
         return [*noisy, *next_tokens] if args.causal_weight else noisy
 
     def _noisy(
-        self, samples: Sequence[Sample], budget: int | None, key: int | str, shares: tuple[float, float]
+        self, samples: Sequence[Sample], budget: int | None, key: Sequence[int | str], shares: tuple[float, float]
     ) -> list[Task]:
         weighting: Any = self.args.weighting
         return [
             draw(
                 self.student,
                 sample,
-                keyed_generator(self.args.seed, "denoising", key, sample.id),
+                keyed_generator(*key, sample.id),
                 budget=budget,
                 shares=shares,
                 weighting=weighting,
@@ -149,8 +182,7 @@ class AdaptTrainer(StudentTrainer):
         tasks = inputs["tasks"]
         with self._clock.phase("forward"):
             loss, sums = model(forkleft_call=partial(prediction_loss, self.student, tasks, inputs["scales"]))
-        for kind, total in sums.items():
-            self._sums.append((kind, total, sum(task.weight for task in tasks if task.kind == kind)))
+        self._sums += _weighed(tasks, sums)
         self._tokens += sum(_tokens(task) for task in tasks)
         # Gradients are averaged over the processes, but the parts of an update add up.
         return loss * self.accelerator.num_processes
@@ -169,7 +201,7 @@ class AdaptTrainer(StudentTrainer):
 
     def _measured(self, rows: Any, prefix: str) -> dict[str, float]:
         """The loss on held-out rows, where always the same is hidden, and accuracy on `accuracy_questions` of them."""
-        data = _held_out(self.student, rows, self.args)
+        data = held_out_samples(self.student, rows, self.args)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         self.progress.phase("evaluation")
         training = self.model.training
@@ -182,24 +214,25 @@ class AdaptTrainer(StudentTrainer):
         metrics = {f"{prefix}_loss": losses.pop(f"{prefix}_denoising")}
         metrics |= {f"{name}_loss": value for name, value in losses.items()}
         metrics[f"{prefix}_rows"] = len(data.samples)
-        verifier, count = self.args.named_verifier(), self.args.accuracy_questions
-        if verifier is not None and count and data.examples:
-            metrics |= self._accuracy(data.examples[:count], verifier, prefix)
+        verifier = self.args.named_verifier()
+        if verifier is not None and self.args.accuracy_questions and data.examples:
+            metrics |= self._accuracy(data.examples, verifier, prefix)
         return metrics
 
     def _held_out_sums(self, samples: Sequence[Sample], budget: int | None) -> list[tuple[Kind, float, float]]:
-        found = []
-        low, high = self.args.mask_shares
-        size = self.args.per_device_eval_batch_size
-        for start in range(0, len(samples), size):
-            part = samples[start : start + size]
-            tasks = self._noisy(part, budget, _HELD_OUT, (low, high))
-            if self.args.causal_steps or self.args.causal_weight:
-                tasks += map(causal, part)
-            _, sums = prediction_loss(self.student, tasks, {"denoising": 1.0, "causal": 1.0})
-            found += [
-                (kind, total, sum(task.weight for task in tasks if task.kind == kind)) for kind, total in sums.items()
-            ]
+        args, found = self.args, []
+        low, high = args.mask_shares
+        for part in filled(samples, *_filling(self.student, budget, args, args.per_device_eval_batch_size)):
+            noisy = self._noisy(part, budget, (_HELD_OUT,), (low, high))
+            # In one forward where training has both in one; each is as large as there.
+            forwards = [noisy]
+            if args.causal_weight:
+                forwards = [[*noisy, *map(causal, part)]]
+            elif args.predicts_next:
+                forwards = [noisy, list(map(causal, part))]
+            for tasks in forwards:
+                _, sums = prediction_loss(self.student, tasks, {"denoising": 1.0, "causal": 1.0})
+                found += _weighed(tasks, sums)
         return found
 
     # What is saved.
@@ -242,7 +275,21 @@ def sample_batches(student: Student, data: Samples, args: AdaptConfig) -> Batche
 def forward_tokens(student: Student, sample: Sample, *, budget: int | None, args: AdaptConfig) -> int:
     """Tokens of a sample in a forward, at most."""
     noisy, beside = packed_tokens(student, sample, budget), len(sample.prompt) + len(sample.response)
-    return max(noisy + beside if args.causal_weight else noisy, beside if args.causal_steps else 0)
+    return max(noisy + beside if args.causal_weight else noisy, beside if args.predicts_next else 0)
+
+
+def held_out_samples(student: Student, rows: Any, args: AdaptConfig) -> Samples:
+    """Held-out data, ready to be measured; rows: as for `AdaptTrainer`.
+
+    Raises ForkLeftError for a stream, for a row that does not fit into a batch, and as `prepare_samples` and
+    `to_be_answered` do.
+    """
+    if not isinstance(rows, Samples) and not hasattr(rows, "__len__"):
+        raise ForkLeftError("a source that is streamed cannot be evaluated on; take a number of its rows as a list")
+    data = to_be_answered(student, rows if isinstance(rows, Samples) else prepare_samples(student, rows, args), args)
+    # Made to see whether it can be, before anything is trained.
+    list(filled(data.samples, *_filling(student, data.budget, args, args.per_device_eval_batch_size)))
+    return data
 
 
 def _samples(student: Student, rows: Any, args: AdaptConfig) -> Samples | SampleStream:
@@ -251,16 +298,20 @@ def _samples(student: Student, rows: Any, args: AdaptConfig) -> Samples | Sample
     return prepare_samples(student, rows, args) if hasattr(rows, "__len__") else SampleStream(student, rows, args)
 
 
-def _held_out(student: Student, rows: Any, args: AdaptConfig) -> Samples:
-    if isinstance(rows, Samples):
-        return rows
-    if not hasattr(rows, "__len__"):
-        raise ForkLeftError("a source that is streamed cannot be evaluated on; take a number of its rows as a list")
-    return prepare_samples(student, rows, args)
+def _filling(student: Student, budget: int | None, args: AdaptConfig, rows: int) -> tuple[Callable[[Sample], int], int]:
+    """How much of a batch a sample takes, and how much a batch has: of `tokens_per_batch`, or of so many rows."""
+    if args.tokens_per_batch is None:
+        return lambda sample: 1, rows
+    return partial(forward_tokens, student, budget=budget, args=args), args.tokens_per_batch
 
 
 def _tokens(task: Task) -> int:
     return len(task.stream.ids) + sum(len(replica.ids) for replica in task.stream.replicas)
+
+
+def _weighed(tasks: Sequence[Task], sums: Mapping[Kind, float]) -> list[tuple[Kind, float, float]]:
+    """The sums of a forward by their kind, each with the weights that it is of."""
+    return [(kind, total, sum(task.weight for task in tasks if task.kind == kind)) for kind, total in sums.items()]
 
 
 def _means(sums: Sequence[tuple[Kind, float, float]], prefix: str) -> dict[str, float]:

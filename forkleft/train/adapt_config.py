@@ -9,6 +9,7 @@ from forkleft.train.run_config import RunConfig, check_not_negative, option
 from forkleft.verify import Verifier
 
 LONG_ROWS = ("refuse", "skip", "cut", "split")
+BAD_ROWS = ("refuse", "skip")
 
 
 @dataclass
@@ -41,18 +42,28 @@ class AdaptConfig(RunConfig):
         0, "Updates of next-token prediction, with causal attention, before denoising begins (a causal warm-up)."
     )
     causal_weight: float = option(0.0, "Weight of next-token prediction beside denoising, in the same updates.")
+    causal_only: bool = option(
+        False, "Next-token prediction in all updates, as the lab's teachers learn; the student is not adapted by it."
+    )
 
     # Rows.
     max_length: int = option(1024, "Tokens of a row of plain text; a longer one is treated as long_rows says.")
     long_rows: str = option(
         "refuse",
         "A row that does not fit (a text: max_length; a response: max_new_tokens; both: the context): refuse (stop and "
-        "name it), skip, cut (its end), split (text only: into several rows).",
+        "name it), skip; cut (leave out the end of a text) or split (a text becomes several rows), with which a "
+        "response, never cut, is skipped.",
+    )
+    bad_rows: str = option(
+        "refuse",
+        "A row that is wrong (no text where there should be some, a stop or mask token in a response, messages that "
+        "the chat template refuses, another kind than other rows): refuse (stop and name it), skip.",
     )
     tokens_per_batch: int | None = option(
         None,
-        "Fill each batch of a device with rows up to so many tokens, instead of per_device_train_batch_size rows. "
-        "Counted as they are in a forward: with block attention, a response counts about twice.",
+        "Fill each batch of a device with rows up to so many tokens, instead of per_device_train_batch_size rows (in "
+        "evaluations, per_device_eval_batch_size). Counted as they are in a forward: with block attention, a response "
+        "counts about twice.",
     )
 
     # Accuracy.
@@ -73,6 +84,7 @@ class AdaptConfig(RunConfig):
         super().__post_init__()
         check_choice("weighting", self.weighting, get_args(Weighting))
         check_choice("long_rows", self.long_rows, LONG_ROWS)
+        check_choice("bad_rows", self.bad_rows, BAD_ROWS)
         _check_shares("mask_shares", self.mask_shares)
         if self.first_mask_shares is not None:
             _check_shares("first_mask_shares", self.first_mask_shares)
@@ -86,10 +98,9 @@ class AdaptConfig(RunConfig):
             raise ForkLeftError(f"max_length must be at least 2, found {self.max_length}")
         if self.tokens_per_batch is not None:
             check_count("tokens_per_batch", self.tokens_per_batch)
-        if self.max_steps != -1 and self.causal_steps > self.max_steps:
-            raise ForkLeftError(
-                f"causal_steps ({self.causal_steps}) are a part of max_steps ({self.max_steps}); lower them"
-            )
+        beside = [name for name in ("causal_steps", "causal_weight", "first_mask_shares") if getattr(self, name)]
+        if self.causal_only and beside:
+            raise ForkLeftError(f"causal_only leaves nothing for {beside[0]} to decide; give one of them")
         self.named_verifier()
         if self.accuracy_questions and self.verifier is None:
             raise ForkLeftError("accuracy_questions are to be verified; name the verifier (math, lab, …)")
@@ -97,6 +108,32 @@ class AdaptConfig(RunConfig):
     def named_verifier(self) -> Verifier | None:
         """The verifier that the options name, if they do. Raises ForkLeftError if it does not exist."""
         return None if self.verifier is None else self.verifier_named(self.verifier)
+
+    def check_length(self, updates: int | None) -> None:
+        """Also raise ForkLeftError for a run that ends before it denoises, or before its shares are reached."""
+        super().check_length(updates)
+        if updates is None or self.causal_only:
+            return
+        if self.causal_steps >= updates:
+            raise ForkLeftError(
+                f"causal_steps ({self.causal_steps}) must be fewer than the updates of the run ({updates}), or it ends "
+                "before the student learns to denoise; lower them, or train longer (causal_only: true trains on next "
+                "tokens alone)"
+            )
+        if self.causal_steps + self.mask_share_steps > updates:
+            raise ForkLeftError(
+                f"mask_share_steps ({self.mask_share_steps}, after causal_steps {self.causal_steps}) must end within "
+                f"the updates of the run ({updates}), or mask_shares are never reached; lower them, or train longer"
+            )
+
+    def is_causal(self, update: int) -> bool:
+        """Whether an update (0-based) predicts next tokens alone."""
+        return self.causal_only or update < self.causal_steps
+
+    @property
+    def predicts_next(self) -> bool:
+        """Whether any update predicts next tokens."""
+        return self.causal_only or bool(self.causal_steps or self.causal_weight)
 
     def shares_at(self, update: int) -> tuple[float, float]:
         """Between which shares of a block are hidden in an update (0-based)."""

@@ -156,22 +156,33 @@ class StreamBatches(IterableDataset):
     """Batches for one process of a source that is read to its end, and then again, without end.
 
     items: gives its items anew each time that it is iterated over. Each batch has as many as fit into `limit` by their
-    sizes. All processes read the whole source, and have the same number of batches; the last of a pass may be empty.
+    sizes. All processes read the whole source, and have the same number of batches. An update has `accumulated` of each
+    process, all from one pass: the last of a pass may be empty, so that updates have the same items however they are
+    divided.
     """
 
     def __init__(
-        self, items: Iterable[T], size_of: Callable[[T], int], limit: int, *, process: int, processes: int
+        self,
+        items: Iterable[T],
+        size_of: Callable[[T], int],
+        limit: int,
+        *,
+        process: int,
+        processes: int,
+        accumulated: int = 1,
     ) -> None:
         self._items, self._size_of, self._limit = items, size_of, limit
-        self._process, self._processes = process, processes
+        self._process, self._processes, self._accumulated = process, processes, accumulated
 
     def __iter__(self) -> Iterator[list[Any]]:
         told = False
         while True:
             count, groups = 0, filled(self._items, self._size_of, self._limit)
-            while together := list(islice(groups, self._processes)):
-                count += sum(map(len, together))
-                yield together[self._process] if self._process < len(together) else []
+            while update := list(islice(groups, self._processes * self._accumulated)):
+                count += sum(map(len, update))
+                mine = update[self._process :: self._processes]
+                yield from mine
+                yield from ([] for _ in range(self._accumulated - len(mine)))
             if not count:
                 raise ForkLeftError("the data has nothing to learn from, though its first rows had; mend it")
             if not told and self._process == 0:

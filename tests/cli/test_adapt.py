@@ -2,10 +2,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from commands import run
 
 from forkleft import load_student
-from forkleft.cli import adapt, main, runs
+from forkleft.cli import adapt, main, runs, sources
 from forkleft.lab.models import model_path
 
 ROWS = [{"question": "a=1;b=a+a;b?", "answer": "2", "solution": "b=1+1=2;#2"}] * 2
@@ -87,6 +88,39 @@ def test_a_check_says_what_would_run(tmp_path, capsys, recipe, monkeypatch):
     code, out, _ = run(capsys, "adapt", "--config", str(recipe), "--check", "--stream", "--tokens_per_batch", "500")
     text = " ".join(out.split())
     assert code == 0 and "lab:train, read while training, questions" in text and "up to 500 tokens at a time" in text
+
+
+@pytest.mark.parametrize(("words", "downloads"), [([], True), (["--stream"], False)])
+def test_a_stream_downloads_only_the_held_out_rows_that_it_takes(capsys, recipe, monkeypatch, words, downloads):
+    asked = []
+
+    def hub_rows(source, subset, split, *, streaming):
+        asked.append((source, subset, split, streaming))
+        return iter(ROWS * 9)
+
+    monkeypatch.setattr(sources, "_hub_rows", hub_rows)
+    held_out = ["--eval_data", "owner/name", "--eval_subset", "all", "--eval_questions", "3"]
+    code, out, _ = run(capsys, "adapt", "--config", str(recipe), "--check", *held_out, *words)
+    assert code == 0 and "3 rows of owner/name for evaluation" in " ".join(out.split())
+    assert asked == [("owner/name", "all", "test", not downloads)]
+
+
+def test_adapters_are_adapted_when_they_are_loaded_again(tmp_path, capsys, recipe, converted):
+    """Their base says that it was never adapted; what is beside them counts."""
+    assert run(capsys, "adapt", "--config", str(recipe), "--lora_rank", "2")[0] == 0
+    folder = tmp_path / "run"
+    assert (folder / "adapter_config.json").is_file() and not (folder / "model.safetensors").exists()
+    loaded, base = load_student(folder), load_student(converted)
+    assert loaded.adapted and not base.adapted
+    pairs = zip(loaded.model.parameters(), base.model.parameters(), strict=True)
+    assert any(not torch.equal(one, two) for one, two in pairs)
+
+
+@pytest.mark.parametrize("length", [["--max_steps", "4"], ["--max_steps", "-1", "--num_train_epochs", "1"]])
+def test_a_run_that_would_never_denoise_is_refused(capsys, recipe, length):
+    """16 rows, 4 an update: an epoch has 4 updates."""
+    code, _, err = run(capsys, "adapt", "--config", str(recipe), "--check", "--causal_steps", "4", *length)
+    assert code == 2 and "causal_steps (4) must be fewer than the updates of the run (4)" in err
 
 
 @pytest.mark.parametrize(

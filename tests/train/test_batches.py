@@ -2,7 +2,7 @@ from itertools import chain
 
 import pytest
 
-from forkleft.train.batches import Batches, Loader
+from forkleft.train.batches import Batches, Loader, StreamBatches
 
 
 def parts(count, size, processes, *, epoch=0, seed=3, **settings):
@@ -48,3 +48,17 @@ def test_the_loader_gives_examples_and_passes_the_epoch_on():
     assert list(loader) == [["a", "b"], ["c"]]
     loader.set_epoch(7)
     assert batches.epoch == 7
+
+
+@pytest.mark.parametrize(
+    ("limit", "processes", "accumulated"), [(8, 1, 1), (4, 1, 2), (4, 2, 1), (2, 2, 2), (2, 1, 4), (1, 8, 1)]
+)
+def test_a_stream_gives_updates_the_same_items_however_they_are_divided(limit, processes, accumulated):
+    """11 items, 8 an update: the second of each pass has three, and the next pass begins a new one."""
+    parts = [
+        StreamBatches(range(11), lambda item: 1, limit, process=p, processes=processes, accumulated=accumulated)
+        for p in range(processes)
+    ]
+    streams = [iter(part) for part in parts]
+    updates = [sorted(chain(*(next(stream) for stream in streams for _ in range(accumulated)))) for _ in range(4)]
+    assert updates == [[*range(8)], [8, 9, 10]] * 2
