@@ -5,6 +5,8 @@ import random
 import shutil
 import sys
 import tempfile
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -15,11 +17,20 @@ from faults.tally import Tally, print_tallies
 _PARTS = ("crashes", "disk", "damage", "hostile", "endurance")
 
 
+def told(name: str, part: Callable[[], list[Tally]]) -> list[Tally]:
+    """The tallies of a part. An error that ends it is a loss like any other, so that the table comes all the same."""
+    try:
+        return part()
+    except Exception as error:
+        traceback.print_exc()
+        return [Tally(name, 1, [f"the harness itself failed: {type(error).__name__}: {error!s:.200}"])]
+
+
 def main() -> int:
     """Exit code 1 if anything is lost; then the files of the runs stay."""
     parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=_PARTS, default=_PARTS, help="parts to run (default: all)")
-    parser.add_argument("--kills", type=int, default=120, metavar="N", help="processes to kill (default 120)")
+    parser.add_argument("--kills", type=int, default=120, metavar="N", help="SIGKILLs of processes (default 120)")
     parser.add_argument("--disks", type=int, default=30, metavar="N", help="full disks (default 30)")
     parser.add_argument("--damages", type=int, default=5000, metavar="N", help="of each kind of file (default 5,000)")
     parser.add_argument("--cases", type=int, default=100_000, metavar="N", help="of hostile input (default 100,000)")
@@ -30,18 +41,20 @@ def main() -> int:
     seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
     console, work = Console(), Path(tempfile.mkdtemp(prefix="faults-"))
     console.print(f"seed {seed}", highlight=False)
+    parts: dict[str, Callable[[], list[Tally]]] = {
+        "crashes": lambda: crashes.run(work / "crashes", options.kills, seed, console),
+        "disk": lambda: disk.run(work / "disk", options.disks, seed),
+        "damage": lambda: damage.run(work / "damage", options.damages, seed),
+        "hostile": lambda: hostile.run(options.cases, seed),
+        "endurance": lambda: endurance.run(work / "endurance", options.updates, options.verdicts),
+    }
     tallies: list[Tally] = []
-    if "crashes" in options.only:
-        tallies += crashes.run(work / "crashes", options.kills, seed, console)
-    if "disk" in options.only:
-        tallies += disk.run(work / "disk", options.disks, seed)
-    if "damage" in options.only:
-        tallies += damage.run(work / "damage", options.damages, seed)
-    if "hostile" in options.only:
-        tallies += hostile.run(options.cases, seed)
-    if "endurance" in options.only:
-        tallies += endurance.run(work / "endurance", options.updates, options.verdicts)
-    survived = print_tallies(tallies, console)
+    try:
+        for name in _PARTS:
+            if name in options.only:
+                tallies += told(name, parts[name])
+    finally:
+        survived = print_tallies(tallies, console)
     if not survived:
         console.print(f"the runs are in {work}", highlight=False, soft_wrap=True)
         return 1

@@ -62,7 +62,7 @@ class Whole:
 
 
 def run(work: Path, kills: int, seed: int, console: Console) -> list[Tally]:
-    """So many kills and more, divided among all scenarios. work: a folder for the runs."""
+    """So many SIGKILLs and more, divided among all scenarios; SIGTERMs come on top. work: a folder for the runs."""
     tallies = Tallies()
     draw = random.Random(seed)
     work.mkdir(parents=True)
@@ -84,7 +84,7 @@ def run(work: Path, kills: int, seed: int, console: Console) -> list[Tally]:
 def attack(
     spawner: Spawner, scenario: Scenario, work: Path, wanted: int, draw: random.Random, tallies: Tallies
 ) -> None:
-    """Episodes of one scenario until there were so many faults."""
+    """Episodes of one scenario until there were so many kills. Fewer are a failure, too."""
     work.mkdir(parents=True, exist_ok=True)
     whole = left_alone(spawner, scenario, work)
     done = 0
@@ -93,9 +93,13 @@ def attack(
             break
         planned = [a_fault(scenario, whole, draw) for _ in range(draw.randint(1, 3))]
         faults, lost = episode(spawner, scenario, work, whole, planned, number)
-        done += len(faults)
+        done += sum(fault.number == _KILL for fault in faults)
         for fault in faults:
             tallies.add(f"{scenario.name}: {fault.moment}", lost)
+        if lost and not faults:
+            tallies.add(f"{scenario.name}: no fault", lost)
+    if done < wanted:
+        tallies.add(f"{scenario.name}: kills", [f"expected {wanted} kills, only {done} came before the end of a run"])
 
 
 def left_alone(spawner: Spawner, scenario: Scenario, work: Path) -> Whole:

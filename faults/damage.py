@@ -17,7 +17,8 @@ from forkleft.errors import ForkLeftError
 from forkleft.evaluate.results import CONFIGURATION, RECORDS, SUMMARY, Record, ResultFolder, line_of, read_results
 from forkleft.files import read_appended, write_json
 from forkleft.objective.routes import Route
-from forkleft.study.collect import note_study, read_noted
+from forkleft.study.cells import CellFolder
+from forkleft.study.collect import collect, note_study, read_noted
 from forkleft.study.grid import Place, make_grid
 from forkleft.study.names import STUDY
 from forkleft.study.results import ArmFacts, CellResults, Items, Measured, StudyResults, load_results, save_results
@@ -26,6 +27,7 @@ from forkleft.teacher.answers import Answer, AnswerCache
 from forkleft.train import checkpoints
 from forkleft.train.data import read_routes
 from forkleft.train.metrics import StepFile
+from forkleft.train.run_files import write_run
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,9 @@ def _read_answers(folder: Path) -> dict[Any, Any]:
     return {key: answer for key in (f"key {k}" for k in range(5)) if (answer := cache.get(key)) is not None}
 
 
-def _records(folder: Path, *, finished: bool = False) -> list[Path]:
-    configuration = {"benchmark": "b", "protocol": "generated", "model": {"kind": "diffusion"}, "sampler": {}}
-    results = ResultFolder(folder / "b", configuration)
+def _records(folder: Path, *, finished: bool = False, benchmark: str = "b") -> list[Path]:
+    configuration = _configuration(benchmark)
+    results = ResultFolder(folder / benchmark, configuration)
     made = [
         Record(f"item {k}", 0, "d", "p", f"item {k}", str(k), f"so {k}", str(k), k % 2 == 0, 9, 9, True, None)
         for k in range(5)
@@ -122,13 +124,17 @@ def _records(folder: Path, *, finished: bool = False) -> list[Path]:
         part.writelines(map(line_of, made))
     if finished:
         results.finish([record.key for record in made], {"model": "m"}, 5)
-        return [folder / "b" / name for name in (RECORDS, SUMMARY)]
-    return [folder / "b" / name for name in ("records.part-0.jsonl", CONFIGURATION)]
+        return [folder / benchmark / name for name in (RECORDS, SUMMARY)]
+    return [folder / benchmark / name for name in ("records.part-0.jsonl", CONFIGURATION)]
+
+
+def _configuration(benchmark: str) -> dict[str, Any]:
+    about = {"protocol": "generated", "model": {"kind": "diffusion"}, "sampler": {}, "items": {"digest": "d" * 16}}
+    return {"benchmark": benchmark} | about
 
 
 def _read_parts(folder: Path) -> dict[Any, Any]:
-    configuration = {"benchmark": "b", "protocol": "generated", "model": {"kind": "diffusion"}, "sampler": {}}
-    return dict(ResultFolder(folder / "b", configuration).records())
+    return dict(ResultFolder(folder / "b", _configuration("b")).records())
 
 
 def _read_finished(folder: Path) -> dict[Any, Any]:
@@ -187,17 +193,31 @@ def _read_study(folder: Path) -> dict[Any, Any]:
     return {"results": repr(load_results(folder / "results.json"))}
 
 
-def _noted(folder: Path) -> list[Path]:
+def _cells(folder: Path) -> list[Path]:
+    """A study with its first training: routes, and an evaluation."""
     recipe = {"student": "lab:student-block", "teacher": "lab:teacher-strong", "train_data": "lab:train"}
     said = {"name": "s", "base": "base.yaml", "arms": {"a": {}}, "seeds": [1, 2], "benchmarks": ["lab-chain-2"]}
     write_json(folder / "base.yaml", recipe | {"output_dir": "out"})
     write_json(folder / "study.yaml", said)
-    note_study(folder, make_grid(read_study(folder / "study.yaml")))
-    return [folder / STUDY]
+    grid = make_grid(read_study(folder / "study.yaml"))
+    note_study(folder / "s", grid)
+    cell = grid.cells[grid.places[0].cell]
+    made = CellFolder(folder, cell)
+    made.train.mkdir(parents=True)
+    # Of a run that has ended.
+    write_run(made.train, {"max_steps": 5})
+    (made.train / "README.md").touch()
+    (evaluation,) = cell.evaluations
+    measured = _records(made.evaluation(evaluation), finished=True, benchmark="lab-chain-2")
+    return [folder / "s" / STUDY, *_steps("routes.jsonl")(made.train), *measured]
 
 
-def _read_noted(folder: Path) -> dict[Any, Any]:
-    return dict(read_noted(folder) or {})
+def _read_cells(folder: Path) -> dict[Any, Any]:
+    found: dict[Any, Any] = dict(read_noted(folder / "s") or {})
+    for digest, cell in collect(folder / "s").cells.items():
+        found |= {(digest, measured.benchmark): repr(measured) for measured in cell.measured}
+        found |= {} if cell.routes is None else {(digest, "routes"): cell.routes}
+    return found
 
 
 SUBJECTS = (
@@ -208,5 +228,5 @@ SUBJECTS = (
     Subject("traces", _steps("traces.jsonl"), _read_traces),
     Subject("routes", _steps("routes.jsonl"), _read_routes),
     Subject("study results", study_results, _read_study),
-    Subject("cells of a study", _noted, _read_noted),
+    Subject("cells of a study", _cells, _read_cells),
 )

@@ -26,22 +26,35 @@ _USER_MISTAKE = 2
 def run(work: Path, cases: int, seed: int) -> list[Tally]:
     """So many full disks, and for each kind of run a read-only one and a pause. work: a folder for the runs.
 
-    Raises PermissionError where nothing can be mounted.
+    Where nothing can be mounted, a row says so in place of the disks.
     """
     tallies, draw = Tallies(), random.Random(seed)
+    refused = not_mounted(work / "try")
     with Spawner() as spawner, scenarios.answer_server() as asked:
         for scenario in (scenarios.training(), scenarios.evaluation(), scenarios.answering(asked)):
             here = work / scenario.name
             here.mkdir(parents=True)
             whole = left_alone(spawner, scenario, here)
             needed = pages_of(whole.folder)
-            for _ in range(max(1, cases // 3)):
+            for _ in range(0 if refused else max(1, cases // 3)):
                 lost = full_disk(spawner, scenario, here, whole, draw.randrange(needed))
                 tallies.add(f"{scenario.name}: full disk", lost)
-            tallies.add(f"{scenario.name}: read-only disk", read_only(spawner, scenario, here))
+            if refused:
+                tallies.add(f"{scenario.name}: full and read-only disks", injected=0, figures=refused)
+            else:
+                tallies.add(f"{scenario.name}: read-only disk", read_only(spawner, scenario, here))
             event = draw.choice([event for event in whole.events if event.startswith(("write", "rename"))])
             tallies.add(f"{scenario.name}: paused", paused(spawner, scenario, here, whole, event))
     return tallies.all()
+
+
+def not_mounted(folder: Path) -> str:
+    """Why no disk can be mounted, for the table; empty if one can."""
+    try:
+        with mounted(folder):
+            return ""
+    except OSError as error:
+        return f"not possible here: {error}"
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class Course:
         """Look at this process now."""
         children = _children()
         self.steps.append(step)
-        self.memory.append(resident() + sum(map(resident, children)))
+        self.memory.append(in_all())
         self.files.append(len(os.listdir("/proc/self/fd")))
         self.children.append(len(children))
 
@@ -91,6 +91,8 @@ def trained(work: Path, updates: int) -> Course:
 
     changes = TINY | {
         "max_steps": updates,
+        # New questions in every update: what is kept for each of them must not grow either.
+        "train_questions": updates * TINY["questions_per_update"],
         "save_steps": max(1, updates // 4),
         "eval_strategy": "no",
         "trace_steps": 100,
@@ -129,6 +131,11 @@ def resident(process: str = "self") -> int:
         return int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
+
+
+def in_all() -> int:
+    """Bytes of this process and its children in memory."""
+    return resident() + sum(map(resident, _children()))
 
 
 def _children() -> list[str]:

@@ -72,6 +72,15 @@ def results(name: str) -> dict[str, Any]:
         return unsealed(json.loads((work / name).read_text(encoding="utf-8")))
 
 
+def run() -> dict[str, Any]:
+    """What forkleft.json says of a run."""
+    return {
+        **{"format": 2, "seed": 1, "max_steps": 4, "num_train_epochs": 3.0, "lr_scheduler_type": "constant"},
+        **{"warmup_steps": 0, "processes": 1, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1},
+        **{"verifier": "lab", "adapters": {}, "questions": "d"},
+    }
+
+
 def sidecar() -> dict[str, Any]:
     """What forkleft_student.json says."""
     facts = {"attention": "block", "block_size": 4, "anchor": "absolute", "head": "same", "sub_block": 2}

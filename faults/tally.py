@@ -49,7 +49,7 @@ def print_tallies(tallies: Iterable[Tally], console: Console) -> bool:
     for tally in tallies:
         counts = (tally.injected, tally.survived, len(tally.lost))
         table.add_row(tally.fault, *(f"{count:,}" for count in counts), tally.figures)
-    injected, lost = (sum(found) for found in zip(*((t.injected, len(t.lost)) for t in tallies), strict=True))
+    injected, lost = sum(tally.injected for tally in tallies), sum(len(tally.lost) for tally in tallies)
     table.add_section()
     table.add_row("all", f"{injected:,}", f"{injected - lost:,}", f"{lost:,}", "")
     console.print(table)

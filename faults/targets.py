@@ -36,6 +36,8 @@ from forkleft.teacher.connection import Connection
 from forkleft.train import checkpoints
 from forkleft.train.data import read_examples, read_ids
 from forkleft.train.recipes import read_options, recipe_of
+from forkleft.train.resume import check_resumable, step_of
+from forkleft.train.run_files import RUN_FILE
 from forkleft.trust import Trust
 from forkleft.verify import Verifier
 
@@ -57,6 +59,7 @@ _PIECES = st.sampled_from(
         *(r"\boxed{", "}", "{", "\\frac{1}{2}", "\\frac", "\\sqrt[3]{x}", "^", "_", "$", "$$", "\\[", "\\]", "(", ")"),
         *("A", "B", "C", "answer is ", '"answer": "', "**", "#", "7", "12345678901234567890", "0.5", "-", "/", "10^"),
         *("9" * 50, "x", "=", "\\le", "\\cup", "[0,1)", "\\text{", "%", ",", " ", "\n", "е", "１", "∞", "\\infty", "!"),
+        "ਊ" * 40,
     ]
 )
 _ANSWER = st.lists(st.one_of(_PIECES, st.text(max_size=8)), max_size=30).map("".join)
@@ -83,6 +86,7 @@ def targets() -> list[Target]:
     reply = {"choices": [{"message": {"content": "4"}, "finish_reason": "stop"}]}
     states = {"data": [{"embed_dtype": "float32", "endianness": "little", "shape": [2, 3], "start": 0, "end": 24}]}
     row = {"id": "q", "question": "1+1?", "answer": "2", "solution": "2"}
+    said = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "1+1?"}], "answer": "2"}
     routed, answered = {"ids": ["a"], "routes": ["CE"]}, sealed({"key": "k", "text": "4", "stopped": True})
     asked = {"question": "q", "max_new_tokens": 4, "verifier": "lab"}
     bad_reply = (ValueError, KeyError, TypeError, IndexError)
@@ -95,6 +99,7 @@ def targets() -> list[Target]:
         _changing("benchmarks", samples.benchmark(), _benchmark_read),
         _changing("studies", samples.study(), samples.grid_of),
         Target("data rows", st.lists(mutated(row), max_size=4), _rows_read, weight=2, right=[row]),
+        Target("conversations", st.lists(mutated(said), max_size=4), _rows_read, right=[said]),
         _of_lines("data files", row, _data_read),
         _of_lines("ids", routed, _ids_read),
         Target(
@@ -122,6 +127,8 @@ def targets() -> list[Target]:
             right=(states, bytes(24)),
         ),
         _changing("manifests", {"model.safetensors": "d"}, _manifest_read),
+        _changing("run files", samples.run(), _run_read),
+        _changing("states of checkpoints", {"global_step": 2, "log_history": []}, _state_read),
         _changing("model configurations", samples.config(), _config_read),
         _changing("student files", samples.sidecar(), _sidecar_read),
         _changing("playground requests", asked, _settings),
@@ -284,6 +291,20 @@ def _manifest_read(said: Any, work: Path) -> object:
     folder.mkdir(exist_ok=True)
     _written(folder / checkpoints.MANIFEST, json.dumps(said))
     return checkpoints.fault(folder)
+
+
+def _run_read(said: Any, work: Path) -> object:
+    folder = work / "checkpoint-4"
+    folder.mkdir(exist_ok=True)
+    _written(folder / RUN_FILE, json.dumps(said))
+    (folder / "optimizer.pt").touch()
+    report = page(Gathered(runs=[read_run_folder(folder, "run")]))
+    return report, check_resumable(folder, samples.run())
+
+
+def _state_read(said: Any, work: Path) -> object:
+    _written(work / "trainer_state.json", json.dumps(said))
+    return step_of(work)
 
 
 def _config_read(said: Any, work: Path) -> object:

@@ -17,6 +17,14 @@ class DiffusionError(ForkLeftError):
     """An autoregressive model was expected, and a diffusion model found."""
 
 
+class CannotSaveError(ForkLeftError):
+    """A checkpoint, or the model, cannot be written."""
+
+
+class NotFiniteError(ForkLeftError):
+    """The gradient of an update is not finite, in all processes of a run alike."""
+
+
 class StoppedError(ForkLeftError):
     """A signal has ended a run after update `step`, of which there is a checkpoint unless it is 0.
 

@@ -3,11 +3,13 @@
 Also checks that the user's folder can be written to, before hours of work are lost.
 """
 
+import errno
 import fcntl
 import gzip
 import json
 import os
 import re
+import stat
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,8 +24,11 @@ from forkleft.errors import ForkLeftError, nearest
 
 # What reading JSON that somebody else wrote may raise: RecursionError for thousands of brackets in each other.
 JSON_ERRORS = (ValueError, RecursionError)
+# The names of `replacing`, of the kinds of files that are written so.
+_UNFINISHED = re.compile(r"\..+\.(?:jsonl|json|md|yaml|html|png|svg|jinja|safetensors)\.(\d+)")
 # Entries of a YAML file. With aliases, a few lines could stand for billions.
 _MOST_ENTRIES = 100_000
+_MERGE = "tag:yaml.org,2002:merge"
 # Characters of a line of data. A small gzipped file could hold one that fills the memory.
 _LONGEST_LINE = 1 << 27
 
@@ -33,11 +38,15 @@ def check_writable(folder: Path, option: str = "--output") -> None:
 
     option: with which the user can name another folder.
     """
-    if folder.is_file():
-        raise ForkLeftError(f"expected a folder to write to, found a file: {folder}; name another ({option})")
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    with writing_to(folder, option), tempfile.TemporaryFile(dir=there):
-        pass
+    if "\0" in str(folder):
+        raise ForkLeftError(f"expected a folder to write to, found {str(folder)!r:.80}; name another ({option})")
+    # Already to look at a path may be an error: a name of 300 characters, a folder that may not be searched.
+    with writing_to(folder, option):
+        if folder.is_file():
+            raise ForkLeftError(f"expected a folder to write to, found a file: {folder}; name another ({option})")
+        there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+        with tempfile.TemporaryFile(dir=there):
+            pass
 
 
 @contextmanager
@@ -67,6 +76,26 @@ def replacing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
             written.unlink(missing_ok=True)
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove the files beside others that processes left which were killed while they wrote (`replacing`).
+
+    To be called by who works on the folder. Another process may write a report there at the same time: it still runs.
+    """
+    for path in folder.glob(".*"):
+        if (found := _UNFINISHED.fullmatch(path.name)) and not _is_running(int(found[1])):
+            path.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # of another user
+        return True
+    return True
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all."""
     try:
@@ -94,6 +123,24 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):
         return False
+
+
+def read_regular(path: Path, most: int = 1 << 26) -> str:
+    """The text of a file that somebody else may have named: /dev/zero has no end, and a pipe may never begin.
+
+    Raises OSError for anything but a regular file of at most so many bytes, UnicodeDecodeError for other than UTF-8.
+    """
+    with open(path, encoding="utf-8", opener=_without_waiting) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "Not a regular file", str(path))
+        if found.st_size > most:
+            raise OSError(errno.EFBIG, f"Larger than {most >> 20} MiB", str(path))
+        return file.read()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def flush(path: Path) -> None:
@@ -169,16 +216,22 @@ def stream_jsonl(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 if len(line) > _LONGEST_LINE:
                     raise ForkLeftError(f"{path}, line {number}: expected at most {_LONGEST_LINE:,} characters")
                 if line.strip():
-                    row, where = json.loads(line), f"{path}, line {number}"
-                    if not isinstance(row, dict):
-                        raise ForkLeftError(f"{where}: expected a JSON object, found {line!r:.60}")
-                    yield where, row
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ForkLeftError(f"{path}, line {number}: expected a JSON object, found {line!r:.60} ({error})") from error
+                    where = f"{path}, line {number}"
+                    yield where, _object(line, where)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ForkLeftError(
             f"{path}: expected UTF-8 JSON Lines, cannot read it: {error}; copy the file anew"
         ) from error
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except JSON_ERRORS as error:
+        raise ForkLeftError(f"{where}: expected a JSON object, found {line!r:.60} ({error})") from error
+    if not isinstance(row, dict):
+        raise ForkLeftError(f"{where}: expected a JSON object, found {line!r:.60}")
+    return row
 
 
 def missing_yaml(path: Path, kind: str) -> ForkLeftError:
@@ -195,6 +248,9 @@ class YamlLoader(yaml.SafeLoader):
     Aliases count as often as they are used: with too many entries, it raises yaml.YAMLError.
     """
 
+    # Entries that were merged into others so far.
+    _merged = 0
+
     def get_data(self) -> Any:
         """The next document."""
         return _countable(super().get_data())
@@ -204,10 +260,16 @@ class YamlLoader(yaml.SafeLoader):
         return _countable(super().get_single_data())
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Put the entries of `<<` beside those of a mapping."""
+        """Put the entries of `<<` beside those of a mapping. They are counted before, over all of the file."""
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                for part in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    if isinstance(part, yaml.MappingNode):
+                        self.flatten_mapping(part)
+                        self._merged += len(part.value)
+                    if self._merged > _MOST_ENTRIES:
+                        raise _too_many()
         super().flatten_mapping(node)
-        if len(node.value) > _MOST_ENTRIES:
-            raise _too_many()
 
 
 def _countable(value: Any) -> Any:
@@ -244,7 +306,7 @@ YamlLoader.add_implicit_resolver(
 def read_yaml(path: Path, kind: str) -> dict[str, Any]:
     """The names and values of a YAML file. kind: of the file, for the message. Raises ForkLeftError if it has none."""
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), YamlLoader)
+        values = yaml.load(read_regular(path), YamlLoader)
     except FileNotFoundError:
         raise missing_yaml(path, kind) from None
     except yaml.MarkedYAMLError as error:

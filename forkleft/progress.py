@@ -154,7 +154,7 @@ class Meter:
         line = Table.grid(padding=(0, 2, 0, 0))
         for _ in range(len(row) + 1):
             line.add_column(no_wrap=True)
-        line.add_row(row[0], ProgressBar(self.total, self.done, width=width, **_BAR), *row[1:])
+        line.add_row(Text(row[0]), ProgressBar(self.total, self.done, width=width, **_BAR), *row[1:])
         if self._panel is not None:
             parts.append(self._panel)
         elif self._figures:
@@ -187,7 +187,7 @@ class Meter:
         if self._shown and self._live is None:
             self._said_at = self._clock()
             parts = [words[0], ", ".join(self._times()), *words[1:]]
-            self.console.print("  ".join(filter(None, parts)), highlight=False, soft_wrap=True)
+            self.console.print("  ".join(filter(None, parts)), highlight=False, markup=False, soft_wrap=True)
 
 
 def _width(words: Sequence[str]) -> int:

@@ -1,17 +1,23 @@
 """Short forms of `make faults`: a few real processes, killed at moments that matter, and started again."""
 
+import io
 import json
 import random
 import signal
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from skips import skip_or_fail
 
-from faults import crashes, damage, disk, scenarios
+from faults import crashes, damage, disk, load, scenarios
+from faults.__main__ import told
 from faults.crashes import Fault, episode, left_alone, moment_of
 from faults.spawner import Spawner
-from faults.tally import Tallies, Tally
-from forkleft import files
+from faults.tally import Tallies, Tally, print_tallies
+from forkleft import files, manifests
 from forkleft.digests import json_digest
 from forkleft.evaluate import results
 from forkleft.study import results as study_results
@@ -195,6 +201,71 @@ def test_lost_faults_are_counted():
     assert [tally.survived for tally in tallies.all()] == [4, 0]
 
 
+def attacked(tmp_path, monkeypatch, wanted, *episodes):
+    """The tallies of episodes that end as it is said, the last of them again and again."""
+    left = list(episodes)
+    monkeypatch.setattr(crashes, "left_alone", lambda *run: crashes.Whole(tmp_path, 1.0, ()))
+    monkeypatch.setattr(crashes, "episode", lambda *run: left.pop(0) if len(left) > 1 else left[0])
+    tallies = Tallies()
+    crashes.attack(None, scenarios.training(), tmp_path, wanted, random.Random(1), tallies)
+    return {tally.fault: (tally.injected, tally.lost) for tally in tallies.all()}
+
+
+KILLED, ASKED = Fault("killed"), Fault("asked to end", int(signal.SIGTERM))
+
+
+def test_only_kills_count_as_kills(tmp_path, monkeypatch):
+    found = attacked(tmp_path, monkeypatch, 2, ([ASKED, ASKED], []), ([KILLED], []))
+    assert found == {"train: asked to end": (2, []), "train: killed": (2, [])}
+
+
+def test_fewer_kills_than_wanted_are_told(tmp_path, monkeypatch):
+    found = attacked(tmp_path, monkeypatch, 2, ([KILLED], []), ([ASKED], []))
+    assert found["train: kills"] == (1, ["expected 2 kills, only 1 came before the end of a run"])
+
+
+def test_what_is_lost_without_a_fault_is_counted(tmp_path, monkeypatch):
+    found = attacked(tmp_path, monkeypatch, 1, ([], ["metrics.jsonl differs"]), ([KILLED], []))
+    assert found == {"train: no fault": (1, ["metrics.jsonl differs"]), "train: killed": (1, [])}
+
+
+def test_where_nothing_can_be_mounted_a_row_says_so(tmp_path, monkeypatch, spawner):
+    def denied(*command, **settings):
+        return SimpleNamespace(returncode=32, stderr="mount: only root can do that\n")
+
+    monkeypatch.setattr(disk.subprocess, "run", denied)
+    assert disk.not_mounted(tmp_path / "try").endswith("mount: only root can do that")
+    monkeypatch.setattr(disk, "Spawner", lambda: nullcontext(spawner))
+    monkeypatch.setattr(disk, "left_alone", lambda *run: crashes.Whole(tmp_path, 1.0, ("write x",)))
+    monkeypatch.setattr(disk, "paused", lambda *run: [])
+    found = {tally.fault: tally for tally in disk.run(tmp_path / "work", 3, seed=1)}
+    for name in ("train", "eval", "answer"):
+        refused = found[f"{name}: full and read-only disks"]
+        assert refused.injected == 0 and refused.figures.startswith("not possible here: cannot mount a disk")
+        assert found[f"{name}: paused"].survived == 1
+
+
+def test_a_part_that_fails_is_told_in_the_table():
+    def broken():
+        raise RuntimeError("no more processes")
+
+    assert told("disk", broken) == [Tally("disk", 1, ["the harness itself failed: RuntimeError: no more processes"])]
+    out = io.StringIO()
+    assert not print_tallies(told("disk", broken), Console(file=out, width=120))
+    assert "lost (disk): the harness itself failed" in out.getvalue()
+    assert print_tallies([], Console(file=out))
+
+
+def test_load_is_told_in_the_same_kind_of_table(monkeypatch):
+    codes = {"make": 0, sys.executable: 3}
+    monkeypatch.setattr(
+        load.subprocess, "run", lambda command, **settings: SimpleNamespace(returncode=codes[command[0]])
+    )
+    assert load.under_load(["make", "test"]) == Tally("make test beside 6 busy processes", 1, [], "0 minutes")
+    demo = load.under_load([sys.executable, "-m", "forkleft", "demo", "--output", "x"])
+    assert (demo.fault, demo.lost) == ("forkleft demo beside 6 busy processes", ["forkleft demo ended with code 3"])
+
+
 def test_cut_lines_do_not_count_as_kept(tmp_path):
     path = tmp_path / "answers.jsonl"
     line = json.dumps({"key": json_digest("a"), "text": "one"})
@@ -209,7 +280,7 @@ def test_damaged_files_are_never_silently_used(tmp_path, monkeypatch, subject):
     # What the seals are worth: without them, something else is read than was written.
     for module in (files, results, study_results, data):
         monkeypatch.setattr(module, "is_intact", lambda row: True)
-    monkeypatch.setattr(checkpoints, "file_digest", lambda path: "")
+    monkeypatch.setattr(manifests, "file_digest", lambda path: "")
     if subject.name != "checkpoints":
         assert damage.damaged_silently(subject, tmp_path / "open", 120, random.Random(1))
 
@@ -220,7 +291,7 @@ def small_disk(tmp_path):
         with disk.mounted(tmp_path / "try"):
             pass
     except (OSError, PermissionError) as error:
-        pytest.skip(f"a disk of our own cannot be mounted here: {error}")
+        skip_or_fail(f"a disk of our own cannot be mounted here: {error}")
 
 
 @pytest.mark.slow

@@ -1,4 +1,7 @@
 import gzip
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from forkleft.files import (
     lock,
     read_appended,
     read_jsonl,
+    remove_unfinished,
     replacing,
     write_bytes,
     write_json,
@@ -51,6 +55,17 @@ def test_commands_say_so_before_they_work(tmp_path, capsys, words):
     (tmp_path / "file").touch()
     assert main([*words, str(tmp_path / "file" / "run")]) == 2
     assert "Not a directory; name another" in capsys.readouterr().err
+
+
+def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    left = [f".traces.jsonl.{ended.pid}", f".model-00001-of-00002.safetensors.{ended.pid}", f".report.html.{10**30}"]
+    kept = [f".report.html.{os.getpid()}", ".lock", f".mine.{ended.pid}", f"traces.jsonl.{ended.pid}", ".a.json"]
+    for name in left + kept:
+        (tmp_path / name).touch()
+    remove_unfinished(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
 
 
 def test_plain_and_gzipped_files_give_the_same_rows(tmp_path):

@@ -3,20 +3,26 @@
 import gzip
 import io
 import json
-import urllib.request
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
 
-from faults import damage, hostile, samples, targets
+from faults import damage, endurance, hostile, samples, targets
 from forkleft import files
 from forkleft.digests import sealed, unsealed
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.benchmarks import read_benchmarks
-from forkleft.files import is_file, read_appended, read_jsonl, read_yaml
+from forkleft.files import check_writable, is_file, read_appended, read_jsonl, read_yaml
+from forkleft.prompts import read_template
 from forkleft.report.gather import Gathered, read_run_folder
 from forkleft.report.page import page
 from forkleft.report.viewer import compact, good_example
+from forkleft.students.shards import read_json
 from forkleft.study.collect import collect
 from forkleft.study.names import RESULTS, STUDY
 from forkleft.study.results import load_results
@@ -25,7 +31,7 @@ from forkleft.teacher import connection
 from forkleft.teacher.answers import Answer, AnswerCache
 from forkleft.teacher.connection import Connection
 from forkleft.train.config import ForkLeftConfig
-from forkleft.train.data import read_routes
+from forkleft.train.data import read_ids, read_routes
 from forkleft.train.recipes import read_options
 
 DEEP = "[" * 100_000
@@ -47,13 +53,28 @@ def test_hostile_input_is_made_from_what_is_right(tmp_path, target):
 
 def test_memory_that_cases_leave_behind_is_lost(monkeypatch):
     kept = []
-    hoards = targets.Target("hoards", st.none(), lambda value, work: kept.append(b"x" * (1 << 26)))
+    hoards = targets.Target("hoards", st.none(), lambda value, work: kept.append(b"x" * 1000))
     monkeypatch.setattr(hostile, "targets", lambda: [hoards])
+    # Counted here: what the tests before this one leave may be freed at any time.
+    monkeypatch.setattr(hostile, "in_all", lambda: sum(map(len, kept)))
+    monkeypatch.setattr(hostile, "_GROWTH", 1000)
     (tally,) = hostile.run(1, seed=1)
-    assert tally.lost == [] and float(tally.figures.removesuffix(" MB")) > 60
-    monkeypatch.setattr(hostile, "_GROWTH", 1 << 25)
+    assert tally.lost == []
+    monkeypatch.setattr(hostile, "_GROWTH", 999)
     (tally,) = hostile.run(1, seed=1)
-    assert len(tally.lost) == 1 and tally.lost[0].startswith("1 cases left ")
+    assert tally.lost == ["1 cases left 1,000 bytes in memory"]
+
+
+def test_memory_of_workers_counts(monkeypatch):
+    program = "import sys; x = b'x' * (1 << 26); print(flush=True); sys.stdin.read()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], **pipes) as worker:
+        worker.stdout.readline()
+        assert endurance.resident(str(worker.pid)) > 1 << 26
+        sizes = {"self": 1, str(worker.pid): 2}
+        monkeypatch.setattr(endurance, "resident", lambda process="self": sizes.get(process, 0))
+        assert endurance.in_all() == 3
+        worker.communicate()
 
 
 def test_another_error_and_a_case_without_end_are_lost(tmp_path, monkeypatch):
@@ -96,6 +117,92 @@ def test_a_few_lines_of_yaml_do_not_stand_for_billions(tmp_path, kind):
     for read in (read_options, read_benchmarks, read_study):
         with pytest.raises(ForkLeftError, match=r"bomb\.yaml is no YAML file: expected at most 100,000 entries"):
             read(path)
+
+
+def bomb(kind):
+    """Merges of 1,500 entries: by a list of aliases, or by a mapping for each."""
+    large = ", ".join(f"k{k}: 1" for k in range(1500))
+    if kind == "a list":
+        return f"a: &a {{{large}}}\nb: {{<<: [{', '.join(['*a'] * 1000)}]}}\n"
+    return f"a: &a {{{large}}}\n" + "".join(f"b{k}: {{<<: *a}}\n" for k in range(1000))
+
+
+@pytest.mark.parametrize("kind", ["a list", "many mappings"])
+def test_merged_entries_are_counted_before_they_are_made(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(files, "_MOST_ENTRIES", 2000)
+    path = tmp_path / "bomb.yaml"
+    path.write_text(bomb(kind))
+    # PyYAML's own objects take some room; a million entries would take much more.
+    tracemalloc.start()
+    try:
+        with pytest.raises(ForkLeftError, match=r"expected at most 2,000 entries"):
+            read_yaml(path, "recipe")
+        assert tracemalloc.get_traced_memory()[1] < 6 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_number_of_thousands_of_digits_is_no_json(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"id": ' + "9" * 5000 + "}\n")
+    with pytest.raises(ForkLeftError, match=r"data\.jsonl, line 1: expected a JSON object, found"):
+        read_jsonl(path)
+
+
+@pytest.mark.parametrize("kind", ["device", "link", "pipe", "large", "folder"])
+def test_what_is_no_regular_file_is_not_read_without_end(tmp_path, monkeypatch, kind):
+    path = tmp_path / "given.yaml"
+    if kind == "device":
+        path = Path("/dev/zero")
+    elif kind == "link":
+        path.symlink_to("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        with path.open("wb") as file:
+            file.truncate((1 << 26) + 1)
+    for read in (lambda path: read_yaml(path, "recipe"), read_benchmarks, read_ids, read_json):
+        with pytest.raises(ForkLeftError, match=r"egular file|Larger than 64 MiB|Is a directory"):
+            read(path)
+    if kind != "large":
+        with pytest.raises(ForkLeftError, match=r"cannot read the chat template .*: Not a regular file"):
+            read_template(path)
+
+
+def test_a_study_whose_base_is_a_device_is_told(tmp_path):
+    said = samples.study() | {"arms": {"a": {"base": "/dev/zero"}, "b": {}}, "compare": [], "effects": {}}
+    with pytest.raises(ForkLeftError, match=r"/dev/zero is no YAML file: .*Not a regular file"):
+        samples.grid_of(said, tmp_path)
+
+
+def test_a_chat_template_that_can_be_no_path_is_told():
+    with pytest.raises(ForkLeftError, match=r"cannot read the chat template a+: File name too long"):
+        read_template("a" * 300)
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_answers_are_kept_in_a_file_alone(tmp_path, kind):
+    path = tmp_path / "answers.jsonl"
+    path.mkdir() if kind == "folder" else os.mkfifo(path)
+    with pytest.raises(ForkLeftError, match=r"cannot keep answers in .*: Not a regular file; name another"):
+        AnswerCache(path)
+
+
+def test_an_output_that_can_be_no_folder_is_told(tmp_path, monkeypatch):
+    with pytest.raises(ForkLeftError, match=r"cannot write to .*: File name too long; name another \(output_dir\)"):
+        check_writable(tmp_path / ("a" * 300), "output_dir")
+    with pytest.raises(ForkLeftError, match=r"expected a folder to write to, found '.*x00b'; name another"):
+        check_writable(tmp_path / "a\0b")
+
+    def denied(path, **settings):
+        raise PermissionError(13, "Permission denied")
+
+    # Who runs the tests may be allowed everything.
+    monkeypatch.setattr(os, "stat", denied)
+    with pytest.raises(ForkLeftError, match=r"cannot write to .*: Permission denied; name another"):
+        check_writable(Path("/closed/run"))
 
 
 def test_aliases_may_be_used(tmp_path):
@@ -207,7 +314,8 @@ def test_a_reply_must_not_fill_the_memory(monkeypatch):
             assert size >= 0, "a reply is read without a bound"
             return b"x" * size
 
-    monkeypatch.setattr(connection, "_LARGEST_REPLY", 1000)
-    monkeypatch.setattr(urllib.request, "urlopen", lambda *request, **settings: Endless())
+    monkeypatch.setattr(connection, "opened", lambda *request: Endless())
     with pytest.raises(ValueError, match="at most 1000 bytes, found more"):
+        Connection("http://localhost:1", "m").send("http://localhost:1", {}, most=1000)
+    with pytest.raises(ValueError, match="at most 16777216 bytes, found more"):
         Connection("http://localhost:1", "m").send("http://localhost:1", {})

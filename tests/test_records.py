@@ -1,5 +1,6 @@
 import multiprocessing
 import os
+import tracemalloc
 
 import pytest
 
@@ -39,6 +40,29 @@ def test_a_line_with_other_fields_is_not_taken(tmp_path):
     assert kept(path).get("k") is None
     kept(path, {"value": str}).put({"l": {"value": "1"}})
     assert kept(path).get("l") is None
+
+
+def test_what_the_disk_damages_later_is_not_trusted_either(tmp_path):
+    path = tmp_path / "numbers.jsonl"
+    records = kept(path)
+    records.put({"k": {"value": 1}, "l": {"value": 2}})
+    path.write_bytes(path.read_bytes().replace(b'"value": 1', b'"value": 7'))
+    assert (records.get("k"), records.get("l"), len(records)) == (None, {"value": 2}, 1)
+    # So it is made again.
+    records.put({"k": {"value": 1}})
+    assert records.get("k") == kept(path).get("k") == {"value": 1}
+
+
+def test_texts_are_not_kept_in_memory(tmp_path):
+    records = kept(tmp_path / "texts.jsonl", {"value": str})
+    tracemalloc.start()
+    try:
+        for k in range(100):
+            records.put({str(k): {"value": f"{k} " * 10_000}})
+            assert records.get(str(k)) is not None
+        assert tracemalloc.get_traced_memory()[0] < 1 << 19
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("content", ["export PATH=/bin\n", "ssh-rsa AAAA", '{"question": "1+1?"}\n', "\0\0"])
@@ -95,3 +119,12 @@ def test_a_full_disk_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ForkLeftError, match=r"cannot keep numbers in .*numbers.jsonl: No space left on device; make"):
         records.put({"k": {"value": 1}})
+
+
+def test_a_file_that_is_gone_is_told(tmp_path):
+    records = kept(tmp_path / "numbers.jsonl")
+    records.put({"k": {"value": 1}})
+    records.path.unlink()
+    for key in "kl":
+        with pytest.raises(ForkLeftError, match=r"cannot read numbers in .*numbers.jsonl: No such file"):
+            records.get(key)

@@ -10,7 +10,7 @@ import pytest
 from commands import run
 
 from forkleft.cli import paper
-from forkleft.signals import EndedBySignal, at_first_signal, exit_code, leave
+from forkleft.signals import EndedBySignal, at_first_signal, end_if_asked, ended_by_signal, exit_code, leave
 
 ROOT = Path(__file__).parents[1]
 # Says that it is ready, and what the first signal was; a line of its standard input ends it.
@@ -19,6 +19,21 @@ import sys
 from forkleft.signals import at_first_signal
 
 with at_first_signal(lambda number: print("first", number, flush=True)):
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+# After the first signal, it hangs in a call that is not Python's and does not come back to it, as a collective may.
+HANGS = """
+import ctypes, sys
+from forkleft.signals import at_first_signal
+
+def hang(number):
+    print("first", number, flush=True)
+    lock, mutex = ctypes.CDLL(None).pthread_mutex_lock, ctypes.create_string_buffer(64)
+    lock(mutex)
+    lock(mutex)
+
+with at_first_signal(hang):
     print("ready", flush=True)
     sys.stdin.readline()
 """
@@ -34,13 +49,15 @@ def started(program):
 
 
 @pytest.mark.parametrize(("first", "second", "code"), [(signal.SIGTERM, signal.SIGINT, 130), (2, 15, 143)])
-def test_a_second_signal_ends_at_once(first, second, code):
-    with started(NOTES) as process:
+@pytest.mark.parametrize("program", [NOTES, HANGS], ids=["in Python", "in a call that hangs"])
+def test_a_second_signal_ends_at_once(program, first, second, code):
+    with started(program) as process:
         process.send_signal(first)
         assert process.stdout.readline() == f"first {int(first)}\n"
         process.send_signal(second)
-        # Without the end of its input, only the signal can have ended it.
-        assert process.wait() == code == exit_code(second)
+        # Without the end of its input, only the signal can have ended it. A shell adds 128 to the number.
+        assert process.wait() == -second
+        assert code == exit_code(second)
 
 
 def test_an_ignored_signal_stays_ignored():
@@ -59,11 +76,41 @@ def test_handlers_are_put_back():
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
+def test_a_wait_ends_if_who_takes_note_of_the_signal_says_so():
+    noted = []
+
+    def note(number):
+        noted.append(number)
+        return True
+
+    with at_first_signal(note):
+        end_if_asked()
+        with pytest.raises(EndedBySignal, match="SIGTERM"), ended_by_signal():
+            signal.raise_signal(signal.SIGTERM)
+        assert noted == [signal.SIGTERM]
+        # Another wait may come to its end, unless it takes long.
+        with ended_by_signal():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+        with pytest.raises(EndedBySignal, match="SIGTERM"):
+            end_if_asked()
+    end_if_asked()
+
+
+def test_a_wait_goes_on_if_a_signal_is_only_noted():
+    noted = []
+    with at_first_signal(noted.append):
+        with ended_by_signal():
+            signal.raise_signal(signal.SIGTERM)
+        end_if_asked()
+    assert noted == [signal.SIGTERM]
+
+
 def test_another_thread_only_runs_the_block():
     ran = []
 
     def work():
-        with at_first_signal(leave):
+        with at_first_signal(leave), ended_by_signal():
+            end_if_asked()
             ran.append(True)
 
     thread = threading.Thread(target=work)

@@ -12,7 +12,7 @@
 #SBATCH --exclusive
 #SBATCH --time=24:00:00
 #SBATCH --requeue
-# Before the time limit, time to finish an update and save (docs/scale.md).
+# Before the time limit, time to finish an update or an evaluation, and save (docs/scale.md).
 #SBATCH --signal=TERM@600
 #SBATCH --output=forkleft-%j.log
 set -euo pipefail

@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.debug or error.errno not in _OF_THE_DISK:
             raise
         hint = "make room or mend it, and start the same command again: what is whole stays"
-        print(f"forkleft: cannot write {error.filename or 'a file'}: {error.strerror}; {hint}", file=sys.stderr)
+        print(f"forkleft: cannot read or write {error.filename or 'a file'}: {error.strerror}; {hint}", file=sys.stderr)
         return _USER_MISTAKE
     return 0
 

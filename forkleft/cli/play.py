@@ -2,9 +2,11 @@
 
 import argparse
 import copy
+import signal
 
 from forkleft.cli.arguments import Commands, add_command, hide_loading_bars, model_arguments, student_of
 from forkleft.errors import ForkLeftError
+from forkleft.signals import EndedBySignal
 
 _HOST, _PORT = "127.0.0.1", 8642
 
@@ -55,5 +57,7 @@ def run(options: argparse.Namespace) -> None:
         print(f"{address_of(listener)}   (Ctrl-C ends)", flush=True)
         try:
             Server(application).run(sockets=[listener])
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             print()
+            if isinstance(error, EndedBySignal) and error.number != signal.SIGINT:
+                raise

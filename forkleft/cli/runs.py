@@ -77,11 +77,21 @@ def saying_how_to_resume(command: str, folder: Path, said: Mapping[str, Any]) ->
     try:
         yield
     except StoppedError as error:
-        again = shlex.join(["forkleft", command, "--config", str(folder / RECIPE)])
+        again = shlex.join([*_launcher(), "forkleft", command, "--config", str(folder / RECIPE)])
         if error.step:
             again += " --resume_from_checkpoint true"
         again = " ".join([again, *trusting_words(said)])
         raise StoppedError(f"{error}; to go on: {again}", step=error.step, number=error.number) from error
+
+
+def _launcher() -> list[str]:
+    """What starts as many processes as there are now; nothing for a single one."""
+    processes, here = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    if processes == 1:
+        return []
+    # On several nodes the address where they meet is missing, which the user knows.
+    nodes = ["--nnodes", str(processes // here)] if processes > here else ["--standalone"]
+    return ["torchrun", *nodes, "--nproc-per-node", str(here), "-m"]
 
 
 def train(recipe: Recipe, config: ForkLeftConfig, said: Mapping[str, Any]) -> ForkLeftTrainer:
@@ -269,6 +279,7 @@ def answer(recipe: Recipe, config: ForkLeftConfig) -> None:
             f"{len(examples)} questions, {right} answered right ({right / len(examples):.1%}); {new} new answers in "
             f"{cache.path}",
             highlight=False,
+            markup=False,
             soft_wrap=True,
         )
 
@@ -347,8 +358,8 @@ def train_source(recipe: StudentRecipe, config: RunConfig) -> tuple[Any, ...]:
     return (*chosen, config.seed)
 
 
-def eval_rows(recipe: StudentRecipe, source: str, config: RunConfig) -> list[dict[str, Any]]:
-    """The rows of a recipe's data for evaluation."""
+def eval_rows(recipe: StudentRecipe, source: str, config: RunConfig, *, remote: bool = False) -> list[dict[str, Any]]:
+    """The rows of a recipe's data for evaluation; remote: as for `rows_of`."""
     with said_in("eval_data"):
         return rows_of(
             source,
@@ -357,6 +368,7 @@ def eval_rows(recipe: StudentRecipe, source: str, config: RunConfig) -> list[dic
             recipe.eval_questions,
             recipe.eval_columns,
             config.seed,
+            remote=remote,
         )
 
 

@@ -56,12 +56,23 @@ class RowStream:
 
 
 def rows_of(
-    source: str, subset: str | None, split: str, count: int | None, columns: Mapping[str, str] | None, seed: int
+    source: str,
+    subset: str | None,
+    split: str,
+    count: int | None,
+    columns: Mapping[str, str] | None,
+    seed: int,
+    *,
+    remote: bool = False,
 ) -> list[dict[str, Any]]:
-    """All rows of a data source. Raises ForkLeftError as `RowStream` does, and if the source has no end."""
+    """All rows of a data source, or `count` of them.
+
+    remote: of the hub, download only these rows, and not the whole set. Raises ForkLeftError as `RowStream` does, and
+    if the source has no end.
+    """
     if source == _LAB + _LAB_TRAIN and count is None:
         raise ForkLeftError("lab:train has no end; say with train_questions how many to take")
-    return list(RowStream(source, subset, split, count, columns, seed, remote=False))
+    return list(RowStream(source, subset, split, count, columns, seed, remote))
 
 
 def _lab_rows(name: str, seed: int) -> Iterator[dict[str, Any]]:

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from forkleft.errors import ForkLeftError
 from forkleft.files import read_jsonl
-from forkleft.prompts import Message, prompt_ids
-from forkleft.report.live import LiveText
+from forkleft.prompts import Message, prompt_ids, read_conversation
+from forkleft.report.live import LiveText, without_controls
 from forkleft.rollout import Trajectory, decode
 from forkleft.students import Student
 from forkleft.students.families import Decoding
@@ -105,8 +105,11 @@ def _print(
         if as_json:
             print(json.dumps({"messages": list(conversation)} | asdict(trajectory), ensure_ascii=False), flush=True)
         else:
+            text = trajectory.text or ""
+            if sys.stdout.isatty():
+                text = without_controls(text)
             # Responses may have several lines; an empty line shows where one ends.
-            print(f"{trajectory.text}\n" if separated else trajectory.text, flush=True)
+            print(f"{text}\n" if separated else text, flush=True)
 
 
 def _tell_empty(student: Student, written: Sequence[Trajectory]) -> None:
@@ -118,21 +121,8 @@ def _tell_empty(student: Student, written: Sequence[Trajectory]) -> None:
 
 
 def _conversation(where: str, row: dict[str, Any]) -> list[Message]:
-    messages = row.get("messages")
-    if messages is not None:
-        whole = (
-            isinstance(messages, list)
-            and messages
-            and all(
-                isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str)
-                for turn in messages
-            )
-        )
-        if not whole:
-            raise ForkLeftError(f"{where}: expected messages with role and content, found {messages!r:.80}")
-        if not messages[-1]["content"].strip():
-            raise ForkLeftError(f"{where}: the last message is empty; expected a question")
-        return messages
+    if row.get("messages") is not None:
+        return read_conversation(row["messages"], where)
     prompt = row.get("question", row.get("prompt"))
     if not isinstance(prompt, str):
         raise ForkLeftError(f"{where}: expected messages, question or prompt, found {', '.join(row)}; rename the field")

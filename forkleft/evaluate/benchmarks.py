@@ -25,7 +25,7 @@ import yaml
 from forkleft.errors import ForkLeftError, nearest
 from forkleft.evaluate import prompts
 from forkleft.evaluate.hub import SOURCES, HubData, hub_rows
-from forkleft.files import JSON_ERRORS, YamlLoader, read_jsonl
+from forkleft.files import JSON_ERRORS, YamlLoader, read_jsonl, read_regular
 from forkleft.trust import EVERYTHING, Trust
 from forkleft.verify import LETTERS, Verifier
 
@@ -132,7 +132,7 @@ def read_benchmarks(path: str | Path, trust: Trust = EVERYTHING) -> list[Benchma
     """
     path = Path(path).expanduser()
     try:
-        documents = list(yaml.load_all(path.read_text(encoding="utf-8"), YamlLoader))
+        documents = list(yaml.load_all(read_regular(path), YamlLoader))
     except FileNotFoundError:
         raise ForkLeftError(f"there is no file {path} that describes a benchmark") from None
     except (OSError, yaml.YAMLError, *JSON_ERRORS) as error:

@@ -215,7 +215,7 @@ def _evaluate(
     summary = folder.finish(keys, about, benchmark.items)
     if summary is not None or (rank == 0 and not missing and (folder.path / SUMMARY).is_file()):
         summary = summary or read_results(folder.path)[benchmark.name].summary
-        console.print(result_line(benchmark.name, summary), highlight=False)
+        console.print(result_line(benchmark.name, summary), highlight=False, markup=False)
     return summary
 
 

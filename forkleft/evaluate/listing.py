@@ -5,7 +5,9 @@ from pathlib import Path
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.benchmarks import DATA_FOLDER, Benchmark, data_at_hand
@@ -23,7 +25,7 @@ def list_benchmarks(
     """
     caption = "generated: the model writes; slot: likelihood of the offered letters.\ndata: a file in the folder "
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    table.caption = f"{caption}{folder or DATA_FOLDER}, or the hub"
+    table.caption = f"{caption}{escape(str(folder or DATA_FOLDER))}, or the hub"
     for column in ("benchmark", "protocol"):
         table.add_column(column, no_wrap=True)
     for column in ("items", "budget"):
@@ -36,10 +38,12 @@ def list_benchmarks(
         elif path := data_at_hand(benchmark, folder):
             data = _at_hand(benchmark, path)
         else:
-            data = "[red]not at hand[/]" if benchmark.hub is None else f"hub: {benchmark.hub.path}"
+            data = "[red]not at hand[/]" if benchmark.hub is None else f"hub: {escape(benchmark.hub.path)}"
         # Nothing is written in a slot, so there is no budget.
         budget = str(benchmark.max_new_tokens) if benchmark.protocol == "generated" else "–"
-        table.add_row(benchmark.name, benchmark.protocol, str(benchmark.items), budget, benchmark.licence, data)
+        said = (benchmark.name, benchmark.protocol, str(benchmark.items), budget, benchmark.licence)
+        # A file of others may hold what Rich takes for markup; so may a path.
+        table.add_row(*map(Text, said), data)
     (console or Console()).print(table)
 
 

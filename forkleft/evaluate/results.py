@@ -21,7 +21,16 @@ from forkleft.digests import differences, is_intact, json_digest, sealed, unseal
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.benchmarks import Benchmark, Item
 from forkleft.evaluate.statistics import Estimate, accuracy, clustered_mean
-from forkleft.files import JSON_ERRORS, is_locked, lock, read_appended, write_json, write_text
+from forkleft.files import (
+    JSON_ERRORS,
+    is_locked,
+    lock,
+    read_appended,
+    read_regular,
+    remove_unfinished,
+    write_json,
+    write_text,
+)
 
 if TYPE_CHECKING:
     from forkleft.evaluate.protocols import Reply, Try
@@ -34,6 +43,9 @@ _PARTS = "records.part-*.jsonl"
 _NEEDED: dict[str, type] = {f"results.{name}": int for name in ("items", "expected_items", "samples")}
 _NEEDED |= {f"results.accuracy.{name}": float for name in ("value", "low", "high")}
 _NEEDED |= {f"configuration.{name}": str for name in ("benchmark", "protocol", "model.kind")}
+# The kinds of a record's fields; all others are text.
+_KINDS: dict[str, Any] = {"sample": int, "tokens": int, "forwards": int, "correct": bool, "judged": bool}
+_KINDS |= {"response": str | None, "extracted": str | None, "stopped": bool | None, "log_probs": dict | None}
 
 # Characters of a value in a message.
 _SHOWN = 40
@@ -122,6 +134,8 @@ class ResultFolder:
         with _disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
         with self._lock():
+            with _disk_errors(path):
+                remove_unfinished(path)
             if self._in_use():
                 self._check_configuration()
             else:
@@ -349,7 +363,9 @@ def _record(row: dict[str, Any] | None) -> Record | None:
     if row is None:
         return None
     names = [field.name for field in fields(Record) if field.default is MISSING or field.name in row]
-    return Record(**{name: row[name] for name in names}) if all(name in row for name in names) else None
+    if not all(name in row and isinstance(row[name], _KINDS.get(name, str)) for name in names):
+        return None
+    return Record(**{name: row[name] for name in names})
 
 
 def _check_same(folder: Path, there: dict[str, Any], now: dict[str, Any]) -> None:
@@ -387,12 +403,12 @@ def _as_of_today(configuration: dict[str, Any]) -> dict[str, Any]:
     if configuration.get("protocol") == "generated":
         names["choice"] = "choice (format 1)"
     verifier = configuration.get("verifier")
-    return configuration | {"format": FORMAT, "verifier": names.get(verifier, verifier)}
+    return configuration | {"format": FORMAT, "verifier": names.get(str(verifier), verifier)}
 
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_regular(path))
         if not isinstance(value, dict):
             raise ValueError("no JSON object")
         if not is_intact(value):

@@ -1,6 +1,7 @@
 """Text that denoises live: masked positions fill in, coloured by their entropy when they were committed."""
 
 import math
+import re
 import time
 from collections.abc import Collection, Iterator, Sequence
 from types import TracebackType
@@ -13,6 +14,7 @@ from forkleft.students.student import Student
 
 # Upper bounds of entropy in nats, each with the style of tokens that were committed below it.
 SHADES = ((0.1, "default"), (0.5, "cyan"), (1.0, "yellow"), (float("inf"), "bold red"))
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _MASK, _TORN = "▒", "\ufffd"
 # Lines below the text: an empty one and the state.
 _FOOT = 3
@@ -84,8 +86,13 @@ def coloured(student: Student, ids: Sequence[int], entropies: Sequence[float], m
         # A piece is as uncertain as the worst of its tokens.
         entropy = max(entropies[place] for place in places)
         style = next(style for end, style in SHADES if entropy < end)
-        text.append(piece, style=style if set(places).isdisjoint(marked) else f"{style} reverse")
+        text.append(without_controls(piece), style=style if set(places).isdisjoint(marked) else f"{style} reverse")
     return text
+
+
+def without_controls(text: str) -> str:
+    """A model's text for a terminal, which would obey some characters: lines and tabs stay, all other controls go."""
+    return _CONTROLS.sub("", text)
 
 
 def pieces(student: Student, ids: Sequence[int]) -> Iterator[tuple[str, list[int]]]:

@@ -150,20 +150,20 @@ def _replica(family: Family, question: Question, i: int, geometry: Geometry, vie
     end = prompt + question.response
     if sequences:
         tokens = target + 1 - shift
-        if view == "target_masked":
-            tokens = end
-        elif geometry == "canvas":
+        if geometry == "canvas":
             tokens = prompt + question.budget
+        elif view == "target_masked":
+            tokens = end
         return _read(tokens, tokens**2, 1)
     start, stop = family.segment(target, prompt)
     if shift and target == start:
         # It is read from the clean stream.
         return _read(0, 0, 1)
     tokens = target + 1 - shift - start
-    if view == "target_masked":
-        tokens = min(stop, end) - start
-    elif geometry == "canvas":
+    if geometry == "canvas":
         tokens = min(stop, prompt + question.budget) - start
+    elif view == "target_masked":
+        tokens = min(stop, end) - start
     return _read(tokens, tokens * (start + tokens), 1)
 
 

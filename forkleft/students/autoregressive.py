@@ -17,6 +17,7 @@ from transformers import (
 
 from forkleft.errors import ForkLeftError
 from forkleft.students.bundled import local_path
+from forkleft.students.formats.stock import MOST
 from forkleft.students.shards import (
     first_line,
     hub_unreached,
@@ -91,6 +92,9 @@ def load_causal_lm(
 
 def _empty_model(source: str, dtype: torch.dtype, *, trust_remote_code: bool, **common: Any) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **common)
+    for name, most in MOST.items():
+        if getattr(config, name, 0) > most:
+            raise ValueError(f"{name} is {getattr(config, name)}, expected at most {most}")
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
     common.pop("gguf_file", None)

@@ -24,6 +24,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from forkleft.errors import ForkLeftError
 from forkleft.files import write_json
+from forkleft.manifests import MANIFEST, fault
 from forkleft.prompts import read_template
 from forkleft.students.adapters import adapters_and_base, add_adapters
 from forkleft.students.families import KnownFamily, named_family, recognise, with_block_size
@@ -43,6 +44,8 @@ from forkleft.vocabulary import resolve_mask_id, resolve_stop_ids
 _LOG = logging.getLogger(__name__)
 
 SIDECAR = "forkleft_student.json"
+# Of the files of a checkpoint, those that loading reads.
+_READ, _UNREAD = (".safetensors", ".json", ".jinja", ".txt", ".model"), ("trainer_state.json", "forkleft.json")
 _FACTS = ("attention", "block_size", "anchor", "head")
 
 
@@ -86,8 +89,8 @@ def load_student(
     weights: False neither reads nor downloads them, and gives a student on the meta device, to check prompts with.
 
     Raises ForkLeftError if the family is unknown or ambiguous, if the model is autoregressive, if the mask token is not
-    known (naming candidates), if files are missing, damaged, pickled, or disagree with `config.json`, and if the base
-    of adapters is not found.
+    known (naming candidates), if files are missing, damaged, pickled, or disagree with `config.json` or with the
+    manifest of a training, and if the base of adapters is not found.
     """
     adapters, base = adapters_and_base(checkpoint_folder(path_or_hub_id, weights=weights), weights=weights)
     config = read_json(base / "config.json")
@@ -113,6 +116,8 @@ def load_student(
     if sidecar is None or chat_template is not None:
         stop_ids = tuple(dict.fromkeys([*stop_ids_of(tokenizer, base, config), *stop_ids]))
     if weights:
+        for place in folders:
+            _check_manifest(place)
         model = load_model(base, config, dtype=dtype, device=device)
         for adapter in adapters:
             add_adapters(model, adapter)
@@ -233,6 +238,19 @@ def read_sidecar(folder: Path) -> Sidecar | None:
     if not isinstance(stop_ids, list) or not all(isinstance(i, int) for i in stop_ids):
         raise _damaged(path, f"stop_ids must be a list of token ids, found {stop_ids!r}")
     return Sidecar(family, mask_id, tuple(stop_ids), fields.get("adapted", True))
+
+
+def _check_manifest(folder: Path) -> None:
+    """Raise ForkLeftError if a folder that a training wrote is not as its manifest says. Reads the weights once."""
+    # Other tools write files of this name, too; what a training wrote has a sidecar.
+    if not (folder / MANIFEST).is_file() or not (folder / SIDECAR).is_file():
+        return
+    # What resuming needs, which takes twice as much room, is not read here and may have been removed.
+    if (reason := fault(folder, counts=lambda name: name.endswith(_READ) and name not in _UNREAD)) is not None:
+        raise ForkLeftError(
+            f"{folder} is not as it was saved: {reason}; copy it again, or load another checkpoint. If you changed it "
+            f"yourself, remove {folder / MANIFEST}"
+        )
 
 
 def _lasting_name(path_or_hub_id: str | Path) -> str:

@@ -7,6 +7,7 @@ Transformers folder. Both get ForkLeft's sidecar (`loading.SIDECAR`).
 """
 
 import json
+import logging
 import shutil
 from collections.abc import Mapping
 from functools import partial
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.constants import HF_HUB_CACHE
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from forkleft.errors import ForkLeftError
@@ -24,6 +26,7 @@ from forkleft.students.loading import load_student, write_sidecar
 from forkleft.students.shards import checkpoint_folder, read_json, shown, write_tensors
 from forkleft.students.student import Student, embedding_rows
 
+_LOG = logging.getLogger(__name__)
 # The small files of a checkpoint that belong to its format.
 _COPIED = (
     "tokenizer*.json",
@@ -203,9 +206,15 @@ def _with_dtype(fields: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]
 
 
 def _copy_small_files(origin: Path, folder: Path) -> None:
-    for pattern in _COPIED:
-        for path in origin.glob(pattern):
+    # The hub's cache has links, which lead to files of the same repository; `hf download` makes links to that cache.
+    own = origin.parents[1] if origin.parent.name == "snapshots" else origin
+    for path in (path for pattern in _COPIED for path in origin.glob(pattern) if path.is_file()):
+        place = path.resolve()
+        if any(place.is_relative_to(Path(root).resolve()) for root in (own, HF_HUB_CACHE)):
             shutil.copyfile(path, folder / path.name)
+        else:
+            # What is saved may be published.
+            _LOG.warning("%s is not copied: it is a link to a file elsewhere; copy it yourself if you want it", path)
 
 
 def _keep_template(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

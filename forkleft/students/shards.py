@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from forkleft.errors import ForkLeftError
-from forkleft.files import JSON_ERRORS, replacing
+from forkleft.files import JSON_ERRORS, read_regular, replacing
 from forkleft.students.bundled import local_path
 
 _ONE_FILE = "model.safetensors"
@@ -122,7 +122,7 @@ def not_reached(name: str | Path) -> ForkLeftError:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object. Raises ForkLeftError if the file is missing or damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_regular(path))
     except FileNotFoundError:
         raise ForkLeftError(f"{path} is missing: {path.parent} is not a whole checkpoint") from None
     except (OSError, *JSON_ERRORS) as error:

@@ -3,8 +3,8 @@
 import http.client
 import json
 import logging
+import re
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Sequence
@@ -15,6 +15,8 @@ from typing import Any, ClassVar, TypeVar
 
 from forkleft.errors import ForkLeftError
 from forkleft.files import JSON_ERRORS
+from forkleft.signals import end_if_asked, ended_by_signal
+from forkleft.teacher.deadlines import opened
 
 T = TypeVar("T")
 
@@ -24,8 +26,10 @@ _REACHED_WITHIN = 10.0
 _LONGEST_PAUSE = 30.0
 # A reply that says nothing we understand will hardly get better.
 _BAD_REPLIES = 5
-# The hidden states of 32,768 tokens, 8,192 wide, in float32. A reply must not fill the memory.
-_LARGEST_REPLY = 1 << 30
+# Bytes of a text: a reply must not fill the memory. That of an answer of 100,000 tokens is a few megabytes.
+_LARGEST_TEXT = 1 << 24
+# Seconds after which a wait looks whether a signal came just before it.
+_LONGEST_DEAFNESS = 5.0
 # Bytes of a reply that are read at a time.
 _PART = 1 << 20
 
@@ -67,6 +71,12 @@ class Connection:
         concurrency: int = 32,
         patience: float = 5.0,
     ) -> None:
+        if api_key is not None and not re.fullmatch("[!-~]*", api_key):
+            # The key is not repeated, here or by Python, which would refuse it as a header.
+            raise ForkLeftError(
+                f"the key for {url} holds something else than printable ASCII, such as a space or a line end in the "
+                "middle; set it again"
+            )
         self.url, self.model, self.api_key = url.rstrip("/"), model, api_key
         self.attempts, self.pause, self.timeout, self.concurrency = attempts, pause, timeout, concurrency
         # How often a request found no server, or a broken one: behind it may be another server by now.
@@ -74,8 +84,10 @@ class Connection:
         # `_trouble`: the last error, for the warning.
         self._patience, self._trouble = patience, ""
 
-    def send(self, address: str, body: Any, timeout: float | None = None) -> tuple[bytes, Message]:
-        """The body and the headers of a reply. body: sent as JSON; None only gets what is there.
+    def send(
+        self, address: str, body: Any, timeout: float | None = None, *, most: int = _LARGEST_TEXT
+    ) -> tuple[bytes, Message]:
+        """The body and the headers of a reply. body: sent as JSON; None only gets what is there. most: its bytes.
 
         Raises RefusedError, OSError or HTTPException, and ValueError for a reply without end.
         """
@@ -83,10 +95,9 @@ class Connection:
         if self.api_key is not None:
             headers["Authorization"] = f"Bearer {self.api_key}"
         request = urllib.request.Request(address, None if body is None else json.dumps(body).encode(), headers)
-        timeout = timeout or self.timeout
         try:
-            with urllib.request.urlopen(request, timeout=timeout) as response:
-                return _body(response, timeout), response.headers
+            with opened(request, timeout or self.timeout) as response:
+                return _body(response, most), response.headers
         except urllib.error.HTTPError as error:
             raise RefusedError(error.code, self._without_key(error.read(4096).decode(errors="replace"))) from None
 
@@ -175,10 +186,13 @@ class Connection:
         return futures
 
     def first_done(self, futures: Collection[Future[T]]) -> set[Future[T]]:
-        """Wait until some are done, and return those. While none is, warn now and then."""
+        """Wait until some are done, and return those. While none is, warn now and then. A signal may end the wait."""
         waited = 0.0
-        while not (done := wait(futures, timeout=self._patience - waited, return_when=FIRST_COMPLETED).done):
-            waited = self._patience
+        while not (done := self._done(futures, pause := min(self._patience - waited, _LONGEST_DEAFNESS))):
+            end_if_asked()
+            waited += pause
+            if waited < self._patience:
+                continue
             # Do not warn of a slow server again and again.
             self._patience *= 2
             _LOG.warning(
@@ -195,22 +209,22 @@ class Connection:
             )
         return done
 
+    def _done(self, futures: Collection[Future[T]], seconds: float) -> set[Future[T]]:
+        with ended_by_signal():
+            return wait(futures, timeout=seconds, return_when=FIRST_COMPLETED).done
+
     def _without_key(self, reason: str) -> str:
         """The reason without the key, which a server may repeat in its message."""
         return f"{reason.replace(self.api_key, '***') if self.api_key else reason:.300}"
 
 
-def _body(response: http.client.HTTPResponse, timeout: float) -> bytes:
-    """The body of a reply. Raises IncompleteRead, ValueError or TimeoutError if it is cut, too long or too slow."""
-    # The timeout of a connection is for each part that arrives: a server that sends byte by byte never exceeds it.
-    deadline, announced = time.monotonic() + timeout, response.length
-    body = bytearray()
+def _body(response: http.client.HTTPResponse, most: int) -> bytes:
+    """The body of a reply. Raises IncompleteRead or ValueError if it is cut or too long."""
+    announced, body = response.length, bytearray()
     while len(body) != announced and (part := response.read1(_PART)):
         body += part
-        if len(body) > _LARGEST_REPLY:
-            raise ValueError(f"expected a reply of at most {_LARGEST_REPLY} bytes, found more")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the reply was not whole after {timeout:.0f} s ({len(body)} bytes)")
+        if len(body) > most:
+            raise ValueError(f"expected a reply of at most {most} bytes, found more")
     if announced is not None and len(body) < announced:
         raise http.client.IncompleteRead(bytes(body), announced - len(body))
     return bytes(body)

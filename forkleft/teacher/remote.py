@@ -30,6 +30,8 @@ from forkleft.teacher.local import Hidden, Teacher
 _GUIDE = "docs/teacher-server.md shows how to start such a server"
 # By so many nats a token the same text may cost more or less the next time; rounding to bfloat16 makes about 0.01.
 _SAME_COST = 0.2
+# A reply may be so many times as large as one of the teacher.
+_OTHER_WIDTHS = 4
 # A server that loads a large model is away for minutes. With the pauses of `Connection`, this waits for ten.
 _ATTEMPTS = 25
 
@@ -53,7 +55,8 @@ class StateServer(Connection):
     @cached_property
     def context(self) -> float:
         """The longest sequence that the server takes; infinite if it does not say. Raises as `check` does."""
-        return self._entry().get("max_model_len") or math.inf
+        said = self._entry().get("max_model_len")
+        return said if isinstance(said, int) and said > 0 else math.inf
 
     def _entry(self) -> dict[str, Any]:
         """What the server says of the model."""
@@ -67,8 +70,8 @@ class StateServer(Connection):
             )
         return listed[self.model]
 
-    def states(self, ids: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """`hidden_TE` of all tokens of a sequence, as one request gives it.
+    def states(self, ids: Sequence[int], dtype: torch.dtype, width: int) -> torch.Tensor:
+        """`hidden_TE` of all tokens of a sequence, as one request gives it. width: what the teacher's is.
 
         Raises what `send` does, and ValueError, KeyError or TypeError for a reply that is not whole.
         """
@@ -81,7 +84,9 @@ class StateServer(Connection):
             "endianness": "little",
             "use_activation": False,
         }
-        return _parsed(*self.send(f"{self._root}/pooling", body), len(ids), dtype)
+        # Those of another model may be wider, which is told as such.
+        most = _OTHER_WIDTHS * len(ids) * width * dtype.itemsize
+        return _parsed(*self.send(f"{self._root}/pooling", body, most=most), len(ids), dtype)
 
 
 class RemoteTeacher(Teacher):
@@ -188,7 +193,8 @@ class RemoteTeacher(Teacher):
     def _states(self, reading: Reading, dtype: torch.dtype) -> torch.Tensor:
         # As in memory: what is behind the last position asked for is left out.
         ids = [*reading.prompt, *reading.response[: max(reading.positions, default=0)]]
-        return self.server.states(ids, dtype)[[len(reading.prompt) - 1 + i for i in reading.positions]]
+        width = self.head_weight.shape[1]
+        return self.server.states(ids, dtype, width)[[len(reading.prompt) - 1 + i for i in reading.positions]]
 
     def _fault(self, hidden_SE: torch.Tensor) -> str | None:
         """What shows that rows are no hidden states of this teacher; None if nothing does."""

@@ -94,11 +94,14 @@ def adapt_card(
         parts = config.gradient_accumulation_steps * config.world_size
         batch = f"up to {config.tokens_per_batch * parts} tokens"
     low, high = config.mask_shares
+    learned = {
+        "hidden": f"{low:g} to {high:g} of a block, weighted {config.weighting}",
+        "next tokens": f"in the first {config.causal_steps} updates, then with weight {config.causal_weight:g}",
+    }
     values = {
         "updates": f"{state.global_step} of {batch}, from {data}",
         "learning rate": _rate(config, lengthened),
-        "hidden": f"{low:g} to {high:g} of a block, weighted {config.weighting}",
-        "next tokens": f"in the first {config.causal_steps} updates, then with weight {config.causal_weight:g}",
+        **({"next tokens": "in all updates"} if config.causal_only else learned),
         "seed": str(config.seed),
     }
     evaluated = [row for row in state.log_history if "eval_loss" in row]
@@ -113,9 +116,15 @@ def adapt_card(
         "rest of it and the text before it. It writes confident positions first, in parallel, and can be taught by an "
         "autoregressive teacher (`forkleft train`)."
     )
+    title = "A diffusion language model adapted with ForkLeft"
+    if config.causal_only:
+        story = (
+            f"`{base}`, which learned to predict next tokens with ForkLeft {__version__}, and nothing of denoising: "
+            "what it needs before it can be taught is `forkleft adapt` without `causal_only`."
+        )
+        title = "A language model trained on next tokens with ForkLeft"
     question = fill(config.prompt_template, {"question": _QUESTIONS.get(config.verifier or "math", _QUESTIONS["math"])})
     rest = [*_use(config, hub_id, question), *(_merge(base, config, hub_id) if adapters else [])]
-    title = "A diffusion language model adapted with ForkLeft"
     return _page(student, title, story, values, state, rest, tags=[*_TAGS, *tags], metadata=metadata)
 
 

@@ -5,73 +5,49 @@ and is then renamed. After a crash only a staging folder is left, which never co
 files do not match its manifest does not count either.
 """
 
-import json
 import logging
 import re
 import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from forkleft.digests import file_digest
 from forkleft.errors import ForkLeftError
-from forkleft.files import JSON_ERRORS, flush, write_json
+from forkleft.files import flush
+from forkleft.manifests import MANIFEST, fault, write_manifest
 from forkleft.students.shards import remove_stale
 
 _LOG = logging.getLogger(__name__)
-MANIFEST = "manifest.json"
-# With an underscore, so that the hub ignores it.
-STAGING = "_staging"
+# With an underscore, so that the hub ignores it; by a name that no user gives to a folder, because it is removed.
+STAGING = "_forkleft_staging"
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def publish(staged: Path, final: Path) -> None:
     """Write the manifest of a staged folder, flush it to disk, and give it its name."""
-    files = sorted(path for path in staged.rglob("*") if path.is_file() and path.name != MANIFEST)
-    digests = {str(path.relative_to(staged)): file_digest(path) for path in files}
-    manifest = staged / MANIFEST
-    write_json(manifest, digests)
-    for path in [*files, staged]:
-        flush(path)
+    write_manifest(staged)
+    # Of the same update, which the new one describes better. Removing gigabytes takes its time: first the new name.
+    older = staged.with_name(f"{staged.name}.older")
     if final.exists():
-        # From a run that was resumed from an earlier checkpoint. The new one is the same, or newer.
-        shutil.rmtree(final)
+        final.rename(older)
     staged.rename(final)
     flush(final.parent)
+    if older.exists():
+        shutil.rmtree(older)
 
 
 def move_files(staged: Path, final: Path) -> None:
-    """Move the files of a complete model over those of an older one, and remove the folder.
+    """Move the files of a complete model, and a manifest of them, over those of an older one, and remove the folder.
 
     Weight files of the older model that the new one does not have (other shards) are removed.
     """
+    write_manifest(staged)
     names = {path.name for path in staged.iterdir()}
-    for path in staged.iterdir():
-        flush(path)
-        path.replace(final / path.name)
+    # While there are files of both, there is no manifest.
+    (final / MANIFEST).unlink(missing_ok=True)
+    for name in sorted(names, key=lambda name: name == MANIFEST):
+        (staged / name).replace(final / name)
     remove_stale(final, names)
     staged.rmdir()
-
-
-def fault(folder: Path, *, digests: bool = True) -> str | None:
-    """Why a checkpoint is not whole, or None if it is. digests: read all files, not only check that they exist."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return f"{MANIFEST} is missing"
-    except (*JSON_ERRORS, OSError) as error:
-        return f"{MANIFEST} is damaged ({error})"
-    if not isinstance(manifest, dict) or not manifest:
-        return f"{MANIFEST} is damaged (expected digests by name, found {manifest!r:.40})"
-    for name, digest in manifest.items():
-        path = folder / name
-        # A manifest that somebody else wrote must not let us read what is not of the checkpoint.
-        if ".." in path.parts or not path.is_relative_to(folder):
-            return f"{MANIFEST} is damaged (it names {name!r:.40}, which is not in the checkpoint)"
-        if not path.is_file():
-            return f"{name} is missing"
-        if digests and file_digest(path) != digest:
-            return f"{name} is damaged"
-    return None
 
 
 def newest_whole(output: Path, *, digests: bool = True) -> Path:

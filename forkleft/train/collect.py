@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from forkleft.digests import json_digest
 from forkleft.errors import ForkLeftError
 from forkleft.objective.supervision import Lesson, plan
 from forkleft.prompts import Reading
@@ -91,8 +92,9 @@ class Collector:
         self.student, self.teacher, self.answerer, self.cache, self.config = student, teacher, answerer, cache, config
         self.verifier, self.writer = verifier, writer
         self.settings = config.objective_settings()
-        # The teacher's answer to a question stays the same, and so does its verdict.
-        self._known_judgements: dict[tuple[str, str], Judgement] = {}
+        # The teacher's answer to a question stays the same, and so does its verdict. By digests of both: the texts of
+        # a long run would fill the memory.
+        self._known_judgements: dict[str, Judgement] = {}
 
     def write(self, examples: Sequence[Example], *, update: int) -> list[Trajectory]:
         """The student's responses, written in the order of training. `update` is a key of its random choices.
@@ -175,12 +177,12 @@ class Collector:
         return readings
 
     def _judge_teacher(self, texts: list[str], expected: list[str], ids: list[str]) -> list[Judgement]:
-        pairs = list(zip(texts, expected, strict=True))
+        keys = [json_digest(pair) for pair in zip(texts, expected, strict=True)]
         known = self._known_judgements
-        new = {pair: name for pair, name in zip(pairs, ids, strict=True) if pair not in known}
-        answers, right = [text for text, _ in new], [answer for _, answer in new]
-        known |= zip(new, self.verifier.judgements(answers, right, ids=list(new.values())), strict=True)
-        return [known[pair] for pair in pairs]
+        new = {key: k for k, key in enumerate(keys) if key not in known}
+        answers, right, names = ([given[k] for k in new.values()] for given in (texts, expected, ids))
+        known |= zip(new, self.verifier.judgements(answers, right, ids=names), strict=True)
+        return [known[key] for key in keys]
 
     def _reference(self, example: Example, answer: Answer) -> Sequence[int] | None:
         """The ids of the reference.

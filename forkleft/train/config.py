@@ -51,7 +51,7 @@ class ForkLeftConfig(RunConfig):
     )
     geometry: str = option(
         ObjectiveSettings.geometry,
-        "The prefix readout: truncated (prefix and one mask), canvas (masks to the end of the block).",
+        "What readouts show: truncated (what is known, and one mask), canvas (masks to the end of the block).",
     )
     read_attention: str = option(ObjectiveSettings.attention, "Attention in the prefix readout: native, or full.")
     rho: float = option(ObjectiveSettings.rho, "ρ: share of a response's positions that are supervised.")

@@ -15,10 +15,11 @@ from typing import Any
 
 from forkleft.digests import is_intact, json_digest
 from forkleft.errors import ForkLeftError, check_choice
-from forkleft.files import JSON_ERRORS, read_jsonl
+from forkleft.files import JSON_ERRORS, read_jsonl, read_regular
 from forkleft.objective.routes import Route
-from forkleft.prompts import Message
+from forkleft.prompts import Message, read_conversation
 from forkleft.train.folders import in_main_process
+from forkleft.train.run_files import is_finished, read_run
 from forkleft.verify import Verifier
 from forkleft.verify.kept import kept_verdicts
 
@@ -75,7 +76,7 @@ def read_examples(
         )
     for number in blank:
         del numbered[number]
-    examples = [_example(number, row, prompt_template) for number, row in numbered.items()]
+    examples = [example_of(str(number), row, prompt_template) for number, row in numbered.items()]
     named: dict[str, Example] = {}
     for example in examples:
         known = named.setdefault(example.id, example)
@@ -85,6 +86,16 @@ def read_examples(
                 f"id {example.id!r} has two {what}, {known.answer!r} and {example.answer!r} to be answered; "
                 "an id must name one question"
             )
+    return stating_answers(examples, reference_template, verifier, verdicts)
+
+
+def stating_answers(
+    examples: Sequence[Example], reference_template: str, verifier: Verifier, verdicts: Path | None = None
+) -> list[Example]:
+    """The examples, with every reference in which the verifier does not find the answer put into the template.
+
+    verdicts: as for `read_examples`.
+    """
     solved = [example for example in examples if example.reference is not None]
     references, answers = [example.reference or "" for example in solved], [example.answer for example in solved]
     names = [example.id for example in solved]
@@ -135,12 +146,19 @@ def read_routes(path: Path) -> list[list[tuple[str, str]]]:
         if not is_intact(row) or not texts or not set(routes) <= set(Route):
             raise ForkLeftError(f"{where} is damaged: it is not as it was written; take the file of another run")
         rows.append(list(zip(ids, routes, strict=True)))
+    # A file that was cut at the end of a line looks whole.
+    updates = (read_run(path.parent) or {}).get("max_steps", -1)
+    if len(rows) < updates and is_finished(path.parent):
+        raise ForkLeftError(
+            f"{path} is damaged: expected the routes of {updates} updates, found those of {len(rows)}; take the file "
+            "of another run"
+        )
     return rows
 
 
 def _listed_ids(path: Path) -> list[str]:
     try:
-        text = path.read_text(encoding="utf-8").strip()
+        text = read_regular(path).strip()
         listed = json.loads(text) if text.startswith("[") else text.splitlines()
     except (OSError, *JSON_ERRORS) as error:
         raise ForkLeftError(f"{path}: expected a JSON list of ids or one id a line, cannot read it: {error}") from error
@@ -158,7 +176,7 @@ def rows_named(
     for number, row in enumerate(rows):
         if "answer" in row and is_blank(row["answer"]):
             continue
-        name = _example(number, row, prompt_template).id
+        name = example_of(str(number), row, prompt_template).id
         if name in wanted:
             found.add(name)
             kept.append(row)
@@ -177,24 +195,24 @@ def fill(template: str, values: Mapping[str, str]) -> str:
     return re.sub(rf"\{{({names})\}}", lambda found: values[found[1]], template)
 
 
-def _example(number: int, row: Mapping[str, Any], prompt_template: str) -> Example:
+def example_of(name: str, row: Mapping[str, Any], prompt_template: str) -> Example:
+    """The example of a row, with its solution as it stands. name: of the row, for errors.
+
+    Raises ForkLeftError for missing columns and values of the wrong kind.
+    """
     if "answer" not in row or not {"question", "messages"} & row.keys():
         raise ForkLeftError(
             f"the data set needs the columns answer and question (or messages), found {', '.join(sorted(row))}; "
             "rename its columns"
         )
     if row.get("messages") is not None:
-        messages = tuple(dict(message) for message in row["messages"])
-        if not messages or not all({"role", "content"} <= set(message) for message in messages):
-            raise ForkLeftError(f"row {number}: expected messages with role and content, found {row['messages']!r:.80}")
-        if is_blank(messages[-1]["content"]):
-            raise ForkLeftError(f"row {number}: expected a question in the last message, found it empty")
+        messages = tuple(read_conversation(row["messages"], f"row {name}"))
     else:
-        messages = ({"role": "user", "content": fill(prompt_template, {"question": _text(number, row, "question")})},)
-    answer = _text(number, row, "answer")
-    solution = None if is_blank(row.get("solution")) else _text(number, row, "solution")
-    name = str(row["id"]) if row.get("id") is not None else _digest(messages, answer)
-    return Example(name, messages, answer, solution)
+        messages = ({"role": "user", "content": fill(prompt_template, {"question": _text(name, row, "question")})},)
+    answer = _text(name, row, "answer")
+    solution = None if is_blank(row.get("solution")) else _text(name, row, "solution")
+    given = str(row["id"]) if row.get("id") is not None else _digest(messages, answer)
+    return Example(given, messages, answer, solution)
 
 
 def is_blank(value: Any) -> bool:
@@ -202,10 +220,10 @@ def is_blank(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
 
 
-def _text(number: int, row: Mapping[str, Any], column: str) -> str:
+def _text(name: str, row: Mapping[str, Any], column: str) -> str:
     value = row.get(column)
     if isinstance(value, bool) or not isinstance(value, str | int | float) or is_blank(value):
-        raise ForkLeftError(f"row {number}: expected text in {column}, found {value!r:.80}")
+        raise ForkLeftError(f"row {name}: expected text in {column}, found {value!r:.80}")
     return str(value)
 
 

@@ -11,7 +11,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
 from forkleft.errors import ForkLeftError
-from forkleft.files import check_writable, lock, writing_to
+from forkleft.files import check_writable, lock, remove_unfinished, writing_to
 from forkleft.train.checkpoints import steps
 from forkleft.train.run_files import LOCK_FILE, OTHER_FOLDER, RUN_FILE, is_finished, read_run
 
@@ -119,4 +119,5 @@ def _locked(folder: Path) -> Iterator[None]:
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
             file.flush()
+            remove_unfinished(folder)
         yield

@@ -14,15 +14,17 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
-from forkleft.train.checkpoints import MANIFEST
+from forkleft.manifests import MANIFEST
 from forkleft.train.run_config import RunConfig
-from forkleft.train.run_files import LOCK_FILE, RUN_FILE
+from forkleft.train.run_files import RUN_FILE
 
+# The lock, and what a process left that was killed while it wrote: `.traces.jsonl.4711`.
+_HIDDEN = ".*"
 # An upload of the model leaves these out: the state for resuming, and questions and answers, which may not be ours to
 # publish.
 _NOT_THE_MODEL = (
-    *("_*", "checkpoint-*", "optimizer*", "scheduler*", "scaler*", "rng_state*", "pytorch_model_fsdp*"),
-    *("trainer_state.json", "traces.jsonl", "showcase.jsonl", "routes.jsonl", RUN_FILE, LOCK_FILE, MANIFEST),
+    *(_HIDDEN, "_*", "checkpoint-*", "optimizer*", "scheduler*", "scaler*", "rng_state*", "pytorch_model_fsdp*"),
+    *("trainer_state.json", "traces.jsonl", "showcase.jsonl", "routes.jsonl", RUN_FILE, MANIFEST),
     # The report shows the traces.
     "report.html",
     TRAINING_ARGS_NAME,
@@ -84,7 +86,11 @@ class UploadingTrainer(Trainer):
         jobs = [self._upload(folder, message, leave_out=_NOT_THE_MODEL, run_as_future=True)]
         if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             place = "last-checkpoint" if strategy == HubStrategy.CHECKPOINT else folder.name
-            jobs.append(self._upload(folder, f"{message}, checkpoint", path_in_repo=place, run_as_future=True))
+            jobs.append(
+                self._upload(
+                    folder, f"{message}, checkpoint", path_in_repo=place, leave_out=[_HIDDEN], run_as_future=True
+                )
+            )
         if running is None or running.is_done():
             # As Transformers does, though it declares a single job, and None at the start.
             self.push_in_progress = PushInProgress(jobs)  # type: ignore[arg-type, assignment]

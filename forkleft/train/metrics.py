@@ -4,7 +4,8 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,22 @@ class StepFile:
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row, which has a `step`."""
+        with self._writing(), self.path.open("ab") as file:
+            file.write(self._line(row))
+
+    def write_together(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Append rows that say something only together: all of them are in the file, or none."""
+        before = self.path.read_bytes() if self.path.exists() else b""
+        with self._writing():
+            write_bytes(self.path, before + b"".join(map(self._line, rows)))
+
+    def _line(self, row: dict[str, Any]) -> bytes:
+        return json.dumps(sealed(row) if self._sealed else row).encode() + b"\n"
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(sealed(row) if self._sealed else row) + "\n")
+            yield
             self.written = True
         except OSError as error:
             raise ForkLeftError(

@@ -34,7 +34,7 @@ from forkleft.train.resume import (
     find_checkpoint,
     questions_digest,
 )
-from forkleft.train.run_config import RunConfig, check_steps
+from forkleft.train.run_config import RunConfig
 
 # More updates than this are shown as an interval.
 _LISTED = 6
@@ -113,7 +113,7 @@ def check_folder(
 
 
 def check_updates(config: RunConfig, batches: Batches | None) -> int:
-    """How many updates a run makes. Raises ForkLeftError if it makes fewer than its lists name.
+    """How many updates a run makes. Raises ForkLeftError if it makes fewer than its options name.
 
     batches: of an epoch; None for a source without a length, where `max_steps` decides.
     """
@@ -122,8 +122,7 @@ def check_updates(config: RunConfig, batches: Batches | None) -> int:
         if batches is None:
             raise ForkLeftError("a source that is streamed has no known length; say with max_steps how long to train")
         updates = math.ceil(config.num_train_epochs * math.ceil(len(batches) / config.gradient_accumulation_steps))
-    for name in ("save_at", "eval_at"):
-        check_steps(name, getattr(config, name), updates)
+    config.check_length(updates)
     return updates
 
 
@@ -164,7 +163,9 @@ def adapt_plan(
     if config.tokens_per_batch is not None:
         at_once = f"up to {config.tokens_per_batch} tokens"
     passes = "" if batches is None else f", {updates * config.gradient_accumulation_steps / len(batches):.3g} times"
-    causal = "" if not config.causal_steps else f", the first {config.causal_steps} of next-token prediction"
+    causal = ", all of next-token prediction" if config.causal_only else ""
+    if config.causal_steps:
+        causal = f", the first {config.causal_steps} of next-token prediction"
     yield "updates", f"{updates}{causal}{passes and f'{passes} through the data'}"
     yield from _run_lines(recipe, config, folder, decisive_data(student, **data_digests(data.train)), updates, at_once)
 

@@ -109,7 +109,7 @@ class ProgressLine(TrainerCallback):
             self._meter = None
 
     def _print(self, line: str) -> None:
-        self.console.print(line, highlight=False, soft_wrap=True)
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 class ForkProgress(ProgressLine):

@@ -136,7 +136,9 @@ class AdaptRecipe(StudentRecipe):
     """Which student learns to denoise on which data (`forkleft adapt`)."""
 
     stream: bool = _option(
-        False, "Read train_data while training, for sets that do not fit into memory; max_steps says how long."
+        False,
+        "Read train_data while training, for sets that do not fit into memory; max_steps says how long. Of eval_data "
+        "on the hub, only the rows that eval_questions asks for are downloaded.",
     )
 
 

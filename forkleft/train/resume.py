@@ -12,6 +12,7 @@ from transformers import TrainingArguments
 
 from forkleft.digests import differences, fingerprint, json_digest, text_digest
 from forkleft.errors import ForkLeftError
+from forkleft.files import JSON_ERRORS, read_regular
 from forkleft.students.student import Student
 from forkleft.train import checkpoints
 from forkleft.train.data import Example
@@ -50,11 +51,21 @@ _INDIFFERENT = {
     *("trace_steps", "showcase_questions", "save_at", "eval_at", "allow_unadapted", "accuracy_questions"),
 }
 
-# How an update is divided. Other numbers with the same product give the same questions to each update.
+# Bytes of the Trainer's state, which holds the whole log.
+_LARGEST_STATE = 1 << 30
+
+# How an update is divided. Other numbers with the same product give the same questions to each update. Batches that
+# are filled (`tokens_per_batch`) have no such size.
 _DIVISION = ("processes", "per_device_train_batch_size", "gradient_accumulation_steps")
+_FILLED_DIVISION = ("processes", "gradient_accumulation_steps")
+# Options by which rows are refused. A run that did so came only to the first of these, up to which all rules are equal.
+_REFUSING = ("long_rows", "bad_rows")
 
 # The entry of a run that says when it was made longer under a schedule that depends on its length.
 LENGTHENED = "lengthened"
+# The entry of a checkpoint that says that the evaluation of its update was not made, because the run was stopped.
+UNEVALUATED = "unevaluated"
+_NOT_COMPARED = (LENGTHENED, UNEVALUATED)
 # Schedules that do not depend on the length of the run.
 _WITHOUT_END = ("constant", "constant_with_warmup", "inverse_sqrt")
 
@@ -108,8 +119,8 @@ def name_of(found: Any) -> str:
 def find_checkpoint(output: Path, resume: str | bool, *, digests: bool = True) -> Path:
     """The checkpoint from which a run resumes: the newest whole one (true), or the folder of that name.
 
-    digests: check the digests of all its files. Raises ForkLeftError if there is none, if it is damaged, or if it is
-    not of the run in `output`.
+    digests: check the digests of all its files. Raises ForkLeftError if there is none, if it is damaged, if it is not
+    of the run in `output`, or if one that was named has later ones behind it: the run will write those anew.
     """
     if resume is True or resume == "true":
         return checkpoints.newest_whole(output, digests=digests)
@@ -120,6 +131,14 @@ def find_checkpoint(output: Path, resume: str | bool, *, digests: bool = True) -
             f"{folder} is not of the run in {output}: a run goes on in its own folder, with its metrics and its other "
             "checkpoints; set output_dir to that, or start a new run from these weights"
         )
+    there = checkpoints.steps(output)
+    named = next((step for step, path in there.items() if path.name == folder.resolve().name), 0)
+    later = [path for step, path in there.items() if step > named]
+    if whole := [path.name for path in later if checkpoints.fault(path, digests=False) is None]:
+        raise ForkLeftError(
+            f"{output} holds {', '.join(whole)} behind {folder.name}, which a run that goes on from there would "
+            "remove; move them away, or resume from the newest (true)"
+        )
     return folder
 
 
@@ -127,16 +146,20 @@ def check_resumable(folder: Path, ours: Mapping[str, Any], *, in_part: bool = Fa
     """Raise ForkLeftError if a checkpoint belongs to another configuration, or has no optimiser state.
 
     ours: what decides the run; in_part: `ours` is not complete yet, and what is missing is not compared.
-    The run may have another number of processes now, if its updates have the same questions as before. It may be
-    longer. If its schedule then differs from that of a run which was as long from the start, the result is a text for
-    people that says so; else None.
+    The run may have another number of processes now, if its updates have the same questions as before. It may treat
+    rows that it refused before in another way. It may be longer. If its schedule then differs from that of a run which
+    was as long from the start, the result is a text for people that says so; else None.
     """
-    theirs = {name: value for name, value in _as_of_today(read_run(folder) or {}).items() if name != LENGTHENED}
+    theirs = {name: value for name, value in _as_of_today(read_run(folder) or {}).items() if name not in _NOT_COMPARED}
     if in_part:
         theirs = {name: value for name, value in theirs.items() if name in ours}
     differing = list(differences(theirs, ours))
+    allowed = {name for name, was, _ in differing if name in _REFUSING and was == "refuse"}
+    if _is_filled(ours):
+        allowed.add("per_device_train_batch_size")
     if divided_anew(theirs, ours):
-        differing = [change for change in differing if change[0] not in _DIVISION]
+        allowed |= set(_DIVISION)
+    differing = [change for change in differing if change[0] not in allowed]
     longer = [change for change in differing if _is_longer(theirs, ours, *change)]
     if others := [change for change in differing if change not in longer]:
         changes = "; ".join(f"{name} was {was!r}, is {now!r}" for name, was, now in others)
@@ -156,17 +179,35 @@ def check_resumable(folder: Path, ours: Mapping[str, Any], *, in_part: bool = Fa
     return " and ".join(f"{name} was {was:g} before" for name, was, _ in longer)
 
 
+def step_of(checkpoint: Path) -> int:
+    """After how many updates a checkpoint was written. Raises ForkLeftError if its state does not say so."""
+    path = checkpoint / "trainer_state.json"
+    try:
+        state = json.loads(read_regular(path, _LARGEST_STATE))
+        step = state.get("global_step") if isinstance(state, dict) else None
+        if not isinstance(step, int) or step < 0:
+            raise ValueError(f"expected global_step, a number of updates, found {step!r:.40}")
+    except (OSError, *JSON_ERRORS) as error:
+        raise ForkLeftError(f"{path} cannot be read ({error}); resume from another checkpoint") from error
+    return step
+
+
 def divided_anew(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
     """Whether two runs divide their updates differently, and these have the same questions all the same."""
-    before, now = ([run.get(name) or 0 for name in _DIVISION] for run in (theirs, ours))
+    names = _FILLED_DIVISION if _is_filled(ours) else _DIVISION
+    before, now = ([run.get(name) or 0 for name in names] for run in (theirs, ours))
     return before != now and math.prod(before) == math.prod(now) > 0
+
+
+def _is_filled(run: Mapping[str, Any]) -> bool:
+    return run.get("tokens_per_batch") is not None
 
 
 def _is_longer(theirs: Mapping[str, Any], ours: Mapping[str, Any], name: str, was: Any, now: Any) -> bool:
     if name == "max_steps":
         return was is not None and 0 < was < now
     by_epochs = theirs.get("max_steps") == ours.get("max_steps") == -1
-    return name == "num_train_epochs" and by_epochs and was < now
+    return name == "num_train_epochs" and by_epochs and was is not None and was < now
 
 
 def _knows_no_end(run: Mapping[str, Any]) -> bool:
@@ -188,7 +229,8 @@ def _as_of_today(run: dict[str, Any]) -> dict[str, Any]:
     if not run or run.get("format") == _FORMAT:
         return run
     names = {"math": "opdlm", "choice": "choice (by other rules)"}
-    return run | {"format": _FORMAT, "verifier": names.get(run["verifier"], run["verifier"])}
+    verifier = run.get("verifier")
+    return run | {"format": _FORMAT, "verifier": names.get(str(verifier), verifier)}
 
 
 def _plain(value: Any) -> Any:

@@ -131,8 +131,12 @@ class RunConfig(TrainingArguments):
             )
         if self.max_steps == -1 and not (self.num_train_epochs > 0 and math.isfinite(self.num_train_epochs)):
             raise ForkLeftError(f"num_train_epochs must be above 0, found {self.num_train_epochs}")
+        self.check_length(None if self.max_steps == -1 else self.max_steps)
+
+    def check_length(self, updates: int | None) -> None:
+        """Raise ForkLeftError for options that name updates which a run of so many (None: unknown) does not have."""
         for name in ("save_at", "eval_at"):
-            check_steps(name, getattr(self, name), None if self.max_steps == -1 else self.max_steps)
+            check_steps(name, getattr(self, name), updates)
 
     @property
     def output_path(self) -> Path:
@@ -172,6 +176,9 @@ def check_steps(name: str, steps: Sequence[int] | None, updates: int | None) -> 
     if outside:
         last = "on" if updates is None else f"to {updates}, the last"
         hint = "; eval_on_start evaluates before the first" if name == "eval_at" and 0 in outside else ""
+        if updates is not None and max(outside) > updates:
+            # As for a recipe that is tried in a short run.
+            hint = f"; --{name} [] names none"
         raise ForkLeftError(f"{name} must hold updates from 1 {last}, found {', '.join(map(str, outside))}{hint}")
 
 

@@ -6,13 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from forkleft.errors import ForkLeftError
-from forkleft.files import JSON_ERRORS, write_json
+from forkleft.files import JSON_ERRORS, read_regular, write_json
 
 # The file that says what decides a run (`resume.py`): in its folder and in every checkpoint.
 RUN_FILE = "forkleft.json"
 LOCK_FILE = ".lock"
 # What the run of an adaptation says of itself there, as its objective.
 ADAPTATION = "adaptation"
+# The kinds of the values with which something is computed.
+_KINDS: dict[str, Any] = {
+    **{"max_steps": int, "num_train_epochs": int | float, "verifier": str | None, "lengthened": list},
+    **dict.fromkeys(("processes", "per_device_train_batch_size", "gradient_accumulation_steps"), int),
+}
 # What to do about a folder that is in the way.
 OTHER_FOLDER = "name another folder (output_dir)"
 
@@ -26,9 +31,12 @@ def is_finished(folder: Path) -> bool:
 def read_run(folder: Path) -> dict[str, Any] | None:
     """What decides the run of a folder or checkpoint, from the file there; None if there is no such file."""
     try:
-        run = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+        run = json.loads(read_regular(folder / RUN_FILE))
         if not isinstance(run, dict):
             raise ValueError(f"expected names with values, found {run!r:.40}")
+        for name, kind in _KINDS.items():
+            if name in run and not isinstance(run[name], kind):
+                raise ValueError(f"{name} is {run[name]!r:.40}, expected another kind of value")
         return run
     except FileNotFoundError:
         return None

@@ -5,15 +5,14 @@ checkpoint of the same run (`resume.py`), files with one row a step continue wit
 asked to end saves first (`stopping.py`), and the final model is written to the output folder itself.
 """
 
-import json
 import logging
+import re
 import shutil
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from signal import Signals
 from typing import Any
 
 import torch
@@ -23,19 +22,19 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import SchedulerType
 
-from forkleft.errors import ForkLeftError, StoppedError
+from forkleft.errors import CannotSaveError, ForkLeftError
 from forkleft.train import checkpoints
 from forkleft.train.folders import RunFolder, in_main_process
-from forkleft.train.hub import UploadingTrainer
 from forkleft.train.metrics import StepFile
-from forkleft.train.resume import LENGTHENED, check_resumable, divided_anew, find_checkpoint
-from forkleft.train.run_config import RunConfig, check_steps
+from forkleft.train.resume import LENGTHENED, UNEVALUATED, check_resumable, divided_anew, find_checkpoint, step_of
+from forkleft.train.run_config import RunConfig
 from forkleft.train.run_files import read_run, write_run
-from forkleft.train.stopping import StopRequest
+from forkleft.train.stopping import StoppingTrainer
 
 _LOG = logging.getLogger(__name__)
-# What saving raises if the disk is full or a file cannot be written.
+# What saving raises if the disk is full or a file cannot be written. PyTorch raises a bare error, known by its text.
 _WRITE_ERRORS = (OSError, SafetensorError, RuntimeError)
+_OF_PYTORCH = re.compile("PytorchStreamWriter|unexpected pos|iostream")
 # The logger with which Transformers warns that options differ from the checkpoint's, and how the warning begins.
 _COMPARER, _OTHER_ARGUMENTS = "transformers.trainer_utils", "Warning: The following arguments do not match"
 
@@ -45,8 +44,7 @@ class _AtSteps(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         # If epochs decide the number of updates, it is known only now.
-        for name in ("save_at", "eval_at"):
-            check_steps(name, getattr(args, name), state.max_steps)
+        args.check_length(state.max_steps)
         if state.global_step >= state.max_steps and state.is_world_process_zero:
             longer = "num_train_epochs" if args.max_steps == -1 else "max_steps"
             _LOG.warning("the run had ended at update %d; a larger %s makes it longer", state.global_step, longer)
@@ -56,7 +54,7 @@ class _AtSteps(TrainerCallback):
         control.should_evaluate |= state.global_step in (args.eval_at or ())
 
 
-class SavingTrainer(UploadingTrainer):
+class SavingTrainer(StoppingTrainer):
     """The half of every trainer that saves.
 
     A subclass says what decides its run (`_decisive`), and writes the final model (`_write_final`) and its card
@@ -81,18 +79,9 @@ class SavingTrainer(UploadingTrainer):
         """The files that this run writes, with rows of steps."""
         return [self.metrics_file]
 
-    def __init__(
-        self, *arguments: Any, folder: RunFolder | None = None, stop_on_signals: bool = False, **settings: Any
-    ) -> None:
-        """folder: the output folder, if the caller already holds it.
-
-        stop_on_signals: at SIGINT or SIGTERM, finish the update, save a checkpoint, and raise StoppedError. The other
-        arguments are those of Transformers.
-        """
+    def __init__(self, *arguments: Any, folder: RunFolder | None = None, **settings: Any) -> None:
+        """folder: the output folder, if the caller already holds it. The others are those of `StoppingTrainer`."""
         super().__init__(*arguments, **settings)
-        self._stop = StopRequest() if stop_on_signals else None
-        # Logs and saves what the last update did not.
-        self._save_update: Callable[[], None] | None = None
         self.folder = folder or RunFolder(self.args.output_path)
         if self.args.eval_at and self.eval_dataset is None:
             raise ForkLeftError("eval_at names updates to evaluate after, and there is no data to evaluate on; add it")
@@ -109,7 +98,8 @@ class SavingTrainer(UploadingTrainer):
         files of another run, or if another run is writing there; StoppedError as `stop_on_signals` says.
         """
         with self.folder.held(), nullcontext() if self._stop is None else self._stop.heard():
-            checkpoint, step = in_main_process(partial(self._found, resume_from_checkpoint))
+            found = in_main_process(partial(self._found, resume_from_checkpoint))
+            checkpoint, step, self._unevaluated = found
             # Another process may still read a later checkpoint, from which its student comes, before that is removed.
             self.accelerator.wait_for_everyone()
             in_main_process(partial(self._make_ready, step))
@@ -127,33 +117,31 @@ class SavingTrainer(UploadingTrainer):
                 self.create_model_card()
             return result
 
-    def _found(self, resume: str | bool | None) -> tuple[str | None, int]:
-        """The checkpoint to resume from and its step; None and 0 for a run that starts."""
+    def _found(self, resume: str | bool | None) -> tuple[str | None, int, bool]:
+        """The checkpoint to resume from, its step, and whether it was not evaluated; None and 0 for a new run."""
         if resume:
             return self._resumed(resume)
         own = [file.path.name for file in self._step_files if file.written]
         self.folder.check_new(self._decisive, own=own)
-        return None, 0
+        return None, 0, False
 
     def _make_ready(self, step: int) -> None:
         """Write into the folder which run this is, and remove what is later than the step from which it resumes."""
         output = self.folder.path
         shutil.rmtree(output / checkpoints.STAGING, ignore_errors=True)
         for later, folder in checkpoints.steps(output).items():
-            # Later checkpoints of the same run will be written again. If they stayed, the next resume would take them.
+            # They are not whole (`find_checkpoint`), and will be written again.
             if later > step:
                 shutil.rmtree(folder)
         write_run(output, self._decisive)
         for file in self._step_files:
             file.begin(step)
 
-    def _resumed(self, resume: str | bool) -> tuple[str, int]:
-        output = self.folder.path
-        checkpoint = find_checkpoint(output, resume)
+    def _resumed(self, resume: str | bool) -> tuple[str, int, bool]:
+        checkpoint = find_checkpoint(self.folder.path, resume)
         self._known_whole.add(checkpoint.name)
         other_course = check_resumable(checkpoint, self._decisive)
-        state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-        step = state["global_step"]
+        step = step_of(checkpoint)
         before = read_run(checkpoint) or {}
         if divided_anew(before, self._decisive):
             _LOG.warning(
@@ -165,12 +153,6 @@ class SavingTrainer(UploadingTrainer):
         lengthened = before.get(LENGTHENED, [])
         if other_course is not None:
             lengthened.append(f"{other_course} update {step + 1}")
-            later = [path.name for number, path in checkpoints.steps(output).items() if number > step]
-            if later:
-                raise ForkLeftError(
-                    f"{output} holds {', '.join(later)} behind {checkpoint.name}, and with another length "
-                    f"({other_course}) this run will not write them again; resume from the newest, or move them away"
-                )
             _LOG.warning(
                 "the learning rate (%s) depends on the length of the run, and %s: from update %d on it follows the "
                 "longer schedule, so that the result is not that of a run which was as long from the start; with a "
@@ -181,7 +163,7 @@ class SavingTrainer(UploadingTrainer):
             )
         if lengthened:
             self._decisive[LENGTHENED] = lengthened
-        return str(checkpoint), step
+        return str(checkpoint), step, before.get(UNEVALUATED) is True
 
     def _init_training_state(self, max_steps: int, *others: Any, **settings: Any) -> tuple[int, int]:
         # `check_resumable` allowed these differences from the checkpoint, and the new values must hold. Transformers
@@ -208,47 +190,6 @@ class SavingTrainer(UploadingTrainer):
                 group["lr"] = rate
             schedule._last_lr = rates
 
-    def _run_epoch(self, *state: Any, **settings: Any) -> None:
-        # Transformers checks for the end of a run only after an update: resumed at the end, it would make one more.
-        if self.state.global_step >= self.state.max_steps:
-            self.control.should_training_stop = True
-        else:
-            # Before the iterator of the epoch is made, which draws a random number.
-            self._stop_if_asked()
-            super()._run_epoch(*state, **settings)
-
-    def get_batch_samples(self, *batches: Any, **settings: Any) -> Any:
-        """As in Transformers. Here an update begins, and all that belongs to the last one is done."""
-        self._stop_if_asked()
-        return super().get_batch_samples(*batches, **settings)
-
-    def _stop_if_asked(self) -> None:
-        """Save what was learned and raise StoppedError, in all processes, if one of them was asked to end."""
-        number = 0 if self._stop is None else self._stop.agreed(self.accelerator)
-        if not number:
-            return
-        step, why = self.state.global_step, f"stopped by {Signals(number).name}"
-        if step == 0:
-            raise StoppedError(f"{why} before the first update ended", step=step, number=number)
-        name = f"checkpoint-{step}"
-        if self._save_update is not None and in_main_process(lambda: not self._can_resume_from(name)):
-            only_model, self.args.save_only_model = self.args.save_only_model, False
-            self.control.should_log = self.control.should_save = True
-            self.control.should_evaluate = False
-            self._save_update()
-            self.args.save_only_model = only_model
-        raise StoppedError(f"{why} after update {step}, which {name} holds", step=step, number=number)
-
-    def _can_resume_from(self, name: str) -> bool:
-        return name in self._known_whole and any((self.folder.path / name).glob("optimizer*"))
-
-    def _maybe_log_save_evaluate(self, *state: Any, **settings: Any) -> None:
-        # What is not logged before a checkpoint is written would be missing in the log of a run resumed from it.
-        if self.control.should_save or (self.args.save_strategy == "best" and self.control.should_evaluate):
-            self.control.should_log = True
-        self._save_update = partial(super()._maybe_log_save_evaluate, *state, **settings)
-        super()._maybe_log_save_evaluate(*state, **settings)
-
     def _get_output_dir(self, trial: Any) -> str:
         return super()._get_output_dir(trial) if self._saving_to is None else str(self._saving_to)
 
@@ -266,7 +207,7 @@ class SavingTrainer(UploadingTrainer):
         if self.is_world_process_zero():
             with self._staged(staging):
                 self.state.save_to_json(str(staging / name / "trainer_state.json"))
-                write_run(staging / name, self._decisive)
+                write_run(staging / name, self._decisive | ({UNEVALUATED: True} if self._unevaluated else {}))
                 # A pickle, which is not needed to resume, and would keep the token of the hub.
                 (staging / name / TRAINING_ARGS_NAME).unlink(missing_ok=True)
                 for file in self._step_files:
@@ -294,12 +235,14 @@ class SavingTrainer(UploadingTrainer):
         try:
             yield
         except _WRITE_ERRORS as error:
+            if isinstance(error, RuntimeError) and not _OF_PYTORCH.search(str(error)):
+                raise
             # Half-written files would keep the disk full.
             shutil.rmtree(staging, ignore_errors=True)
             found = reversed(checkpoints.steps(staging.parent).values())
             last = next((folder.name for folder in found if checkpoints.fault(folder, digests=False) is None), None)
             kept = f"{last} is there: make room, and resume from it" if last else "make room, and start again"
-            raise ForkLeftError(f"could not save to {staging.parent} ({error}); {kept}") from error
+            raise CannotSaveError(f"could not save to {staging.parent} ({error}); {kept}") from error
         finally:
             self._saving_to = None
 
@@ -314,6 +257,11 @@ class SavingTrainer(UploadingTrainer):
             best = Path(found)
             in_main_process(lambda: checkpoints.check_whole(best, digests=best.name not in self._known_whole))
         super()._load_best_model()
+        # What is in memory now is not what the last update left.
+        self._save_update = None
+
+    def _can_resume_from(self, name: str) -> bool:
+        return name in self._known_whole and any((self.folder.path / name).glob("optimizer*"))
 
     # The final model.
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, NotFiniteError
 from forkleft.files import write_text
 from forkleft.rollout import decode, decoding_of
 from forkleft.students import Student, save_student
@@ -138,7 +138,7 @@ class StudentTrainer(SavingTrainer):
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> float | None:
         norm = super()._get_grad_norm(model, grad_norm)
         if norm is not None and not math.isfinite(norm):
-            raise ForkLeftError(
+            raise NotFiniteError(
                 f"update {self.state.global_step + 1}: the gradient is not finite; lower the learning rate, or train "
                 f"in higher precision. Nothing was changed by this update, whose {self._names()}"
             )
@@ -171,31 +171,35 @@ class StudentTrainer(SavingTrainer):
         given = self.eval_dataset if eval_dataset is None else eval_dataset
         if given is None:
             raise ForkLeftError("there is nothing to evaluate on; give the trainer an eval_dataset")
+        sets = {metric_key_prefix: given}
         if isinstance(given, Mapping):
-            of_all: dict[str, float] = {}
-            for name, rows in given.items():
-                of_all |= self.evaluate(rows, ignore_keys, f"{metric_key_prefix}_{name}")
-            return of_all
-        metrics = self._measured(given, metric_key_prefix)
-        self.log(dict(metrics))
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
+            sets = {f"{metric_key_prefix}_{name}": rows for name, rows in given.items()}
+        # All are measured before one is logged: a signal may end it, and then all are measured again later.
+        with self._giving_way():
+            found = [self._measured(rows, prefix) for prefix, rows in sets.items()]
+        of_all: dict[str, float] = {}
+        for metrics in found:
+            self.log(dict(metrics))
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+            of_all |= metrics
+        return of_all
 
     def _accuracy(self, examples: Sequence[Example], verifier: Verifier, prefix: str) -> dict[str, float]:
         """How many questions are answered right, decoded as `eval_decoding` says, divided among the processes."""
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         mine = examples[rank::world]
+        expected, ids = [example.answer for example in mine], [example.id for example in mine]
         decoded = partial(
             decode,
             self.student,
             [example.prompt for example in mine],
             self.decoding,
             max_new_tokens=self.args.max_new_tokens,
+            ids=ids,
             batch_size=self.args.rollout_batch_size,
         )
         self.progress.phase("evaluation")
         written = self._called(decoded)
-        expected, ids = [example.answer for example in mine], [example.id for example in mine]
         right = gather_object(verifier.judge([trajectory.text or "" for trajectory in written], expected, ids=ids))
         self.progress.phase("")
         return {f"{prefix}_accuracy": sum(right) / len(right), f"{prefix}_count": len(right)}

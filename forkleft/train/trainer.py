@@ -8,7 +8,7 @@ the hub are the Trainer's. It adds four things: fresh rollouts in every update, 
 accumulation steps, no step if every question was excluded, and checkpoints that are complete or absent.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property, partial
 from itertools import islice
@@ -137,7 +137,6 @@ class ForkLeftTrainer(StudentTrainer):
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if self.state.global_step == 0:
             self._write_showcase()
-        self._before_update = len(self._outcomes)
         examples, update = [example for batch in batches for example in batch], self.state.global_step
         with self._clock.phase("rollout"):
             trajectories = self._called(partial(self.collector.write, examples, update=update))
@@ -150,6 +149,15 @@ class ForkLeftTrainer(StudentTrainer):
         questions, self._retained = self.accelerator.reduce(mine, "sum").tolist()
         lessons = iter(collected.lessons)
         return [{"lessons": list(islice(lessons, len(batch)))} for batch in batches], questions
+
+    def _count_of_updates(self) -> Callable[[], None]:
+        take_back, self._before_update = super()._count_of_updates(), len(self._outcomes)
+
+        def back() -> None:
+            take_back()
+            del self._outcomes[self._before_update :]
+
+        return back
 
     def compute_loss(
         self,
@@ -235,8 +243,8 @@ class ForkLeftTrainer(StudentTrainer):
         rows = gather_object(showcase_rows(self.student, self.verifier, mine, in_orders, step=step))
         self.progress.phase("")
         if self.is_world_process_zero():
-            for row in rows:
-                self.showcase_file.write(row)
+            # Of a run that is killed here, a part would look like the whole.
+            self.showcase_file.write_together(rows)
 
     # Logging.
 

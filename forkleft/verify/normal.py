@@ -9,7 +9,9 @@ import unicodedata
 # A letter of a script that formulas do not use: not Latin, not Greek, not a symbol such as ℝ.
 _FOREIGN = r"[^\W\d_\u0000-\u024f\u0370-\u03ff\u2100-\u214f]"
 # The same with the marks that scripts such as Devanagari and Thai put on letters. For `re` they are not letters.
-_FOREIGN_WORD = rf"{_FOREIGN}(?:{_FOREIGN}|[\u0900-\u0dff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])*"
+# Letters of these scripts are in both kinds: each must match in one way only, or a search takes for ever.
+_MARK = rf"(?!{_FOREIGN})[\u0900-\u0dff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]"
+_FOREIGN_WORD = rf"{_FOREIGN}(?:{_FOREIGN}|{_MARK})*"
 
 
 def _everywhere() -> dict[int, str]:

@@ -1,3 +1,4 @@
+import signal
 import sys
 
 import pytest
@@ -26,6 +27,13 @@ def test_an_interrupt_is_how_it_ends(capsys, monkeypatch):
     monkeypatch.setattr(uvicorn.Server, "run", interrupted)
     code, _, err = run(capsys, *WORDS, "--port", "0")
     assert (code, err) == (0, "")
+
+
+def test_a_signal_is_told_in_the_exit_code(capsys, monkeypatch):
+    """uvicorn hears it, shuts down, and raises it again."""
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: signal.raise_signal(signal.SIGTERM))
+    code, _, err = run(capsys, *WORDS, "--port", "0")
+    assert (code, err) == (143, "forkleft: ended by SIGTERM\n")
 
 
 @pytest.mark.parametrize("name", ["uvicorn", "starlette.applications"])

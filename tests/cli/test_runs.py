@@ -123,6 +123,24 @@ def test_a_stopped_run_says_what_its_recipe_needs(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("here", "processes", "expected"),
+    [
+        ("1", "1", "forkleft train"),
+        ("4", "4", "torchrun --standalone --nproc-per-node 4 -m forkleft train"),
+        ("4", "8", "torchrun --nnodes 2 --nproc-per-node 4 -m forkleft train"),
+    ],
+)
+def test_a_stopped_run_of_several_processes_says_how_they_were_started(
+    tmp_path, monkeypatch, here, processes, expected
+):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    resumed = f"to go on: {expected} --config"
+    with pytest.raises(StoppedError, match=resumed), runs.saying_how_to_resume("train", tmp_path, {}):
+        raise StoppedError("stopped", step=3, number=15)
+
+
 def test_a_run_of_the_paper_as_shipped_starts_and_its_result_is_evaluated_without_options(tmp_path, capsys):
     """A recipe of Efficient-DLM, with tiny models in the formats of the real ones."""
     from checkpoints_on_disk import write_autoregressive, write_checkpoint
@@ -140,7 +158,18 @@ def test_a_run_of_the_paper_as_shipped_starts_and_its_result_is_evaluated_withou
     words += ["--train_data", str(tmp_path / "rows.jsonl"), "--fsdp", "false", "--bf16", "false", "--use_cpu"]
     words += ["--max_new_tokens", "16", "--teacher_max_new_tokens", "16", "--passes", "2", "--verifier", "lab"]
     words += ["--prompt_template", "{question}".join("''"), "--dataloader_pin_memory", "false"]
-    words += ["--max_steps", "1", "--save_steps", "1", "--per_device_train_batch_size", "1", "--trace_steps", "0"]
+    words += [
+        "--max_steps",
+        "1",
+        "--save_steps",
+        "1",
+        "--save_at",
+        "[]",
+        "--per_device_train_batch_size",
+        "1",
+        "--trace_steps",
+        "0",
+    ]
     assert main(["answer", *words]) == 0
     assert main(["train", *words]) == 0
     for folder in (output, output / "checkpoint-1"):

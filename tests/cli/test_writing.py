@@ -1,6 +1,7 @@
 import io
 import json
 import re
+import sys
 from functools import partial
 
 import pytest
@@ -158,3 +159,19 @@ def test_native_decoding_of_the_command(tmp_path, capsys):
     lab = ["generate", "--model", "lab:student-block", "--prompt", "a=1;a?", "--device", "cpu", "--decoding", "native"]
     assert main(lab) == 2
     assert "the native decoding is known of the families efficient-dlm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_obeys_nothing_that_a_model_writes(capsys, monkeypatch, terminal):
+    student = tiny_student(FAMILIES[0], tokenizer=tiny_tokenizer())
+    text = "a\x1b]0;title\x07b\x9b2J\tc\nd\r"
+    said = Trajectory([5], text, [1], [0.0], [1.0], stopped=False, forwards=1)
+    monkeypatch.setattr(
+        "forkleft.cli.writing.decode", lambda student, prompts, *rest, **settings: [said] * len(prompts)
+    )
+    monkeypatch.setattr("forkleft.cli.writing._is_shown", lambda *arguments: False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    asked = [[{"role": "user", "content": "a1"}]]
+    write_responses(student, asked, plain=False, as_json=False, **STATIC, max_new_tokens=8, batch_size=1)
+    shown = capsys.readouterr().out
+    assert shown.startswith("a]0;titleb2J\tc\nd\n" if terminal else text)

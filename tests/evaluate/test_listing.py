@@ -1,3 +1,6 @@
+from dataclasses import replace
+from pathlib import Path
+
 from rich.console import Console
 
 from forkleft.evaluate.benchmarks import BENCHMARKS
@@ -20,3 +23,13 @@ def test_the_list_tells_where_data_is(tmp_path, monkeypatch):
     assert "hub: openai/gsm8k" in rows["gsm8k"]
     assert all(part in rows["mt-aime2024"] for part in ("generated", "1650", "4096", "hub: amphora/MCLM"))
     assert all(part in rows["mmlu"] for part in ("slot", "14042", "MIT"))
+
+
+def test_what_a_file_of_others_says_is_no_markup(tmp_path):
+    said = BENCHMARKS["aime24"]
+    mine = replace(said, name="mine", licence="[/red] [link=http://h]MIT", hub=replace(said.hub, path="[/x]"))
+    path = tmp_path / "told"
+    with path.open("w") as file:
+        # A short name: a line of the caption must not break in it.
+        list_benchmarks([mine], console=Console(file=file, width=200), folder=Path("[/bold]"))
+    assert all(text in path.read_text() for text in ("[/red] [link=http://h]MIT", "hub: [/x]", "[/bold]"))

@@ -21,6 +21,12 @@ def test_colours_follow_the_entropy_and_masks_are_shaded():
     assert "0.1 – 0.5" in legend().plain and "1 and more" in legend().plain
 
 
+def test_a_terminal_obeys_nothing_that_a_model_writes(monkeypatch):
+    student = tiny_student(FAMILIES[0], tokenizer=tiny_tokenizer())
+    monkeypatch.setattr("forkleft.report.live.pieces", lambda student, ids: [("a\x1b[2J\tb\n\x9b", [0])])
+    assert coloured(student, [1], [0.0]).plain == "a[2J\tb\n"
+
+
 def test_what_a_pass_has_just_written_can_be_marked():
     student = tiny_student(FAMILIES[0], tokenizer=tiny_tokenizer())
     text = coloured(student, [1, 2, MASK, 3], [0.0, 0.3, 0.0, 0.7], marked={1, 2})

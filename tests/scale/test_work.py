@@ -64,7 +64,7 @@ def packed(monkeypatch, family, view, geometry, attention, positions, budget):
     if view == "prefix":
         readouts.prefix_hidden(student, [reading], budget=budget, geometry=geometry, attention=attention)
     elif view == "target_masked":
-        readouts.target_masked_hidden(student, [reading], budget=budget)
+        readouts.target_masked_hidden(student, [reading], budget=budget, geometry=geometry)
     else:
         readouts.all_mask_hidden(student, [reading], budget=budget)
     return sum(found, start=Work())
@@ -78,6 +78,7 @@ def packed(monkeypatch, family, view, geometry, attention, positions, budget):
         ("prefix", "canvas", "native"),
         ("prefix", "truncated", "full"),
         ("target_masked", "truncated", "native"),
+        ("target_masked", "canvas", "native"),
         ("all_mask", "truncated", "native"),
     ],
 )

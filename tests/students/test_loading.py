@@ -18,6 +18,7 @@ from checkpoints_on_disk import (
 from exact import assert_exact
 
 from forkleft.errors import ForkLeftError
+from forkleft.manifests import MANIFEST, write_manifest
 from forkleft.prompts import prompt_ids
 from forkleft.rollout import generate
 from forkleft.students import Family, Student, load_student, loading, save_student
@@ -250,6 +251,7 @@ def test_a_configuration_that_disagrees_with_the_tensors(tmp_path):
         ("config.json", {"mask_token_id": "x"}, "the configuration's mask_token_id must be a token id, found 'x'"),
         ("config.json", {"mask_token_id": -1}, "the configuration's mask_token_id must be a token id, found -1"),
         ("config.json", {"hidden_size": "x"}, "config.json has hidden_size = 'x'"),
+        ("config.json", {"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000, expected .* from 1 to 1000"),
         ("generation_config.json", {"eos_token_id": "x"}, "eos_token_id must be a token id or a list .* found 'x'"),
         (
             loading.SIDECAR,
@@ -322,3 +324,35 @@ def test_a_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     written = write_checkpoint(tmp_path / "model", "sdar")
     assert same_parameters(load_student("~/model").model, written.stock)
+
+
+def saved(folder):
+    """A student as a training leaves it, with the state to resume from beside it."""
+    written = write_checkpoint(folder.parent / "origin", "sdar")
+    save_student(load_student(written.folder, **written.settings), folder)
+    (folder / "optimizer.pt").write_bytes(b"moments")
+    write_manifest(folder)
+    return folder
+
+
+def test_damaged_weights_are_not_loaded(tmp_path):
+    folder = saved(tmp_path / "checkpoint-2")
+    load_student(folder)
+    weights = folder / "model.safetensors"
+    content = weights.read_bytes()
+    # A changed bit in the last tensor, which safetensors does not see.
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(ForkLeftError, match=r"is not as it was saved: model.safetensors is damaged; copy it again"):
+        load_student(folder)
+    # Prompts can be checked without weights, and without the time to read them.
+    load_student(folder, weights=False)
+    weights.write_bytes(content)
+    # Who evaluates needs no state to resume from.
+    (folder / "optimizer.pt").unlink()
+    load_student(folder)
+
+
+def test_a_manifest_of_another_tool_means_nothing(tmp_path):
+    written = write_checkpoint(tmp_path / "origin", "sdar")
+    (written.folder / MANIFEST).write_text('{"version": 2}')
+    load_student(written.folder, **written.settings)

@@ -251,3 +251,35 @@ def test_the_origin_is_neither_overwritten_nor_needed_whole(tmp_path):
     folder.rename(tmp_path / "moved")
     with pytest.raises(ForkLeftError, match=r"was loaded from .* which is gone"):
         save_student(student, tmp_path / "c")
+
+
+def test_a_folder_among_the_licences_is_not_copied_and_no_error(tmp_path):
+    folder = write_checkpoint(tmp_path / "a", "sdar").folder
+    (folder / "LICENSES").mkdir()
+    (folder / "LICENSES" / "MIT.txt").touch()
+    (folder / "LICENSE.txt").write_text("MIT")
+    save_student(load_student(folder), tmp_path / "b")
+    assert [path.name for path in (tmp_path / "b").glob("LICENSE*")] == ["LICENSE.txt"]
+
+
+def test_a_link_that_leads_out_of_the_checkpoint_is_not_copied(tmp_path, caplog):
+    (tmp_path / "token").write_text("hf_secret")
+    folder = write_checkpoint(tmp_path / "a", "sdar").folder
+    (folder / "LICENSE").symlink_to(tmp_path / "token")
+    (folder / "NOTICE.txt").write_text("mine")
+    (folder / "NOTICE").symlink_to("NOTICE.txt")
+    save_student(load_student(folder), tmp_path / "b")
+    assert sorted(path.name for path in (tmp_path / "b").glob("[LN]*")) == ["NOTICE", "NOTICE.txt"]
+    assert f"{folder / 'LICENSE'} is not copied: it is a link to a file elsewhere" in caplog.text
+
+
+def test_links_of_the_hub_s_cache_are_copied(tmp_path):
+    written = write_checkpoint(tmp_path / "a", "sdar").folder
+    blobs, snapshot = tmp_path / "models--o--n" / "blobs", tmp_path / "models--o--n" / "snapshots" / "1"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for path in written.iterdir():
+        path.rename(blobs / path.name)
+        (snapshot / path.name).symlink_to(f"../../blobs/{path.name}")
+    save_student(load_student(snapshot), tmp_path / "b")
+    assert load_student(tmp_path / "b").tokenizer is not None

@@ -301,8 +301,15 @@ def test_the_context_of_the_server_counts(local, fake, url):
     message = r"question q0: no hidden states .* in 1 attempt\(s\): HTTP 400: .*maximum context length is 20"
     with pytest.raises(ForkLeftError, match=message):
         remote.hidden([Reading("q0", [5] * 20, [6] * 9, [8])])
-    fake.context = None
-    assert remote_at(url).reading_context == 512
+    for said in (None, "abc", -1, [20]):
+        fake.context = said
+        assert remote_at(url).reading_context == 512
+
+
+def test_a_reply_is_bounded_by_what_was_asked_for(local, fake, url):
+    fake.faults, fake.for_ever = [lambda server, handler, body: reply(handler, 200, bytes(1 << 20))], True
+    with pytest.raises(ForkLeftError, match=r"expected a reply of at most \d{1,5} bytes, found more"):
+        remote_at(url, attempts=1).hidden(readings_of(local, 1))
 
 
 FAULTS = {
@@ -461,7 +468,7 @@ def test_pauses_grow_up_to_half_a_minute():
 
     server = StateServer("http://127.0.0.1:9", "teacher")
     with pytest.raises(ForkLeftError, match=r"in 25 attempt"):
-        server.tried(lambda: server.states([1], torch.float32), Over(), hint="")
+        server.tried(lambda: server.states([1], torch.float32, 48), Over(), hint="")
     assert pauses[:5] == [1, 2, 4, 8, 16]
     assert max(pauses) == 30
     assert all(one <= other for one, other in pairwise(pauses))

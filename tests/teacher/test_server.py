@@ -55,6 +55,13 @@ def served():
 QUESTION = [{"role": "user", "content": "1+1?"}]
 
 
+@pytest.mark.parametrize("key", ["secret\nkey", "secret key", "secret\r", "sécret", "secret\x7f"])
+def test_a_key_that_is_none_is_refused_without_being_repeated(key):
+    with pytest.raises(ForkLeftError, match=r"the key for http://h holds something else than printable") as raised:
+        AnswerServer("http://h", "m", api_key=key)
+    assert "cret" not in str(raised.value)
+
+
 def test_a_greedy_chat_completion(served):
     url, script, asked = served
     script.append(reply("2"))

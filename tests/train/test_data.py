@@ -3,7 +3,9 @@ import json
 import pytest
 
 from forkleft.errors import ForkLeftError
-from forkleft.train.data import fill, read_examples, read_ids, rows_named
+from forkleft.train.data import fill, read_examples, read_ids, read_routes, rows_named
+from forkleft.train.metrics import StepFile
+from forkleft.train.run_files import write_run
 from forkleft.verify import Verifier
 
 
@@ -85,15 +87,27 @@ def test_templates_are_full_of_braces():
         ([{"question": "a", "answer": True}], "row 0: expected text in answer, found True"),
         ([{"question": "", "answer": "1"}], "row 0: expected text in question, found ''"),
         ([{"messages": [{"role": "user"}], "answer": "1"}], "row 0: expected messages with role and content"),
-        ([{"messages": [], "answer": "1"}], "row 0: expected messages"),
+        *(
+            ([{"messages": said, "answer": "1"}], "row 0: expected messages with role and content, ")
+            for said in ([], 5, ["abc"], [1], {}, "ab", {"role": "user", "content": "a"}, [{"role": 1, "content": "a"}])
+        ),
         (
             [{"messages": [{"role": "user", "content": " "}], "answer": "1"}],
-            "row 0: expected a question in the last message, found it empty",
+            "row 0: the last message is empty; expected a question",
         ),
         (
             [{"messages": [{"role": "user", "text": "a"}], "answer": "1"}],
             "row 0: expected messages with role and content",
         ),
+        (
+            [{"messages": "abc", "answer": "1"}],
+            "row 0: expected messages with role and content, in a list, found 'abc'",
+        ),
+        ([{"messages": ["a", "b"], "answer": "1"}], "row 0: expected messages .*, both text, found 'a'"),
+        ([{"messages": {"role": "user", "content": "a"}, "answer": "1"}], "row 0: expected messages .*, in a list"),
+        ([{"messages": [{"role": "user", "content": None}], "answer": "1"}], "both text, found .*'content': None"),
+        ([{"messages": [{"role": "user", "content": ["a"]}], "answer": "1"}], "both text, found .*'content': .'a'"),
+        ([{"messages": [{"role": 1, "content": "a"}], "answer": "1"}], "both text, found .*'role': 1"),
         ([{"id": "x", "question": q, "answer": "1"} for q in "ab"], "id 'x' has two questions"),
         ([{"id": "x", "question": "a", "answer": a} for a in "12"], "id 'x' has two answers, '1' and '2' to be"),
     ],
@@ -145,3 +159,17 @@ def test_rows_with_given_ids():
         rows_named([*rows, blank], ["q77", "q0", "q9"], "{question}", source="f")
     with pytest.raises(ForkLeftError, match="f: 8 of 8 ids are not in the data: x0, x1, x2, x3, x4 and 3 more"):
         rows_named(rows, [f"x{k}" for k in range(8)], "{question}", source="f")
+
+
+def test_routes_that_were_cut_at_the_end_of_a_line_are_damaged(tmp_path):
+    write_run(tmp_path, {"max_steps": 3})
+    file = StepFile(tmp_path / "routes.jsonl", sealed=True)
+    for step in (1, 2):
+        file.write({"step": step, "ids": [f"q{step}"], "routes": ["CE"]})
+    # The run goes on.
+    assert len(read_routes(file.path)) == 2
+    (tmp_path / "README.md").touch()
+    with pytest.raises(ForkLeftError, match="expected the routes of 3 updates, found those of 2; take the file of"):
+        read_routes(file.path)
+    file.write({"step": 3, "ids": ["q3"], "routes": ["CE"]})
+    assert len(read_routes(file.path)) == 3

@@ -155,3 +155,9 @@ def test_the_run_that_was_broken_off_before_its_first_checkpoint_may_begin_again
 
 def test_a_single_process_is_the_main_one():
     assert in_main_process(lambda: 3) == 3
+
+
+def test_what_a_killed_process_left_is_removed_when_the_folder_is_held(tmp_path):
+    (tmp_path / f".traces.jsonl.{10**30}").touch()
+    with RunFolder(tmp_path).held():
+        assert [path.name for path in tmp_path.iterdir()] == [".lock"]

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -41,12 +42,15 @@ def test_uploads_are_of_the_model_and_not_of_the_data(tmp_path, hub, strategy):
         tmp_path, max_steps=2, save_strategy="steps", save_steps=1, save_total_limit=1, trace_steps=1
     )
     trainer.args.push_to_hub, trainer.args.hub_strategy = True, HubStrategy(strategy)
+    # What another process is writing, or could not finish.
+    (tmp_path / f".traces.jsonl.{os.getpid()}").write_text("a question")
     trainer.hub_model_id, trainer.push_in_progress = "someone/model", None
     trainer.train()
     *running, (place, message, names) = hub
     assert (place, message) == ("", "Model save")
     assert {"README.md", "config.json", "model.safetensors", "tokenizer.json", "metrics.jsonl"} <= set(names)
     assert not {"teacher_answers.jsonl", "traces.jsonl", "routes.jsonl"} & set(names)
+    assert not any(name.startswith(".") for name in names)
     assert (tmp_path / "teacher_answers.jsonl").exists() and (tmp_path / "traces.jsonl").exists()
     models = [names for place, _, names in running if place == ""]
     assert len(models) == (0 if strategy == "end" else 2)

@@ -115,6 +115,14 @@ def test_the_papers_arms_are_options_of_its_main_recipe():
     assert len({config.output_dir for config in configs}) == 6
 
 
+@pytest.mark.parametrize("path", [path for path in RECIPES if path.stem != "lab"], ids=lambda path: path.stem)
+def test_the_papers_runs_lose_25_updates_at_most_and_keep_their_quarters(path):
+    """As docs/reliability.md says."""
+    _, config = read_recipe(path, ["--bf16=false", "--use_cpu"])
+    assert (config.save_strategy, config.save_steps, config.save_total_limit) == ("steps", 25, 2)
+    assert config.save_at == [config.max_steps * quarter // 4 for quarter in (1, 2, 3, 4)]
+
+
 # Billions of weights.
 SIZES = {"Efficient-DLM-4B": 4.0, "Efficient-DLM-8B": 8.2, "SDAR-4B-Chat-b32": 4.0}
 SIZES |= {"Qwen3-30B-A3B-Base": 30.5, "Qwen3-8B-Base": 8.2, "Qwen3-4B": 4.0, "Qwen2.5-7B": 7.6}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +10,13 @@ from pathlib import Path
 import pytest
 from trainer_runs import ROWS, make_trainer
 
+from forkleft import manifests
 from forkleft.digests import file_digest
 from forkleft.errors import ForkLeftError
 from forkleft.rollout import generate
 from forkleft.train import checkpoints
 from forkleft.train.checkpoints import MANIFEST
-from forkleft.train.resume import check_resumable, divided_anew
+from forkleft.train.resume import check_resumable, divided_anew, find_checkpoint, step_of
 from forkleft.train.run_files import RUN_FILE
 
 PRINT_DECISIVE = """
@@ -29,12 +31,13 @@ print(json.dumps(make_trainer(sys.argv[1], lora=True)._decisive))
 RESUME_IN_BOTH = """
 import json, os, sys, time
 from pathlib import Path
+from forkleft import manifests
 from forkleft.train import checkpoints
 from trainer_runs import make_trainer
 
 output, settings, rank = Path(sys.argv[1]), json.loads(sys.argv[2]), os.environ["RANK"]
 trainer = make_trainer(output, **settings)
-digest, wait = checkpoints.file_digest, trainer.accelerator.wait_for_everyone
+digest, wait = manifests.file_digest, trainer.accelerator.wait_for_everyone
 digested, seen, waiting = [], [], output.parent / "waiting"
 
 
@@ -53,8 +56,8 @@ def observed():
     wait()
 
 
-checkpoints.file_digest, trainer.accelerator.wait_for_everyone = noted, observed
-trainer.train(resume_from_checkpoint=str(output / "checkpoint-2"))
+manifests.file_digest, trainer.accelerator.wait_for_everyone = noted, observed
+trainer.train(resume_from_checkpoint=True)
 found = {"digested": digested, "seen": seen[0], "step": trainer.state.global_step}
 (output.parent / f"found-{rank}.json").write_text(json.dumps(found))
 """
@@ -117,6 +120,20 @@ def test_a_run_of_before_goes_on_with_the_verifier_that_it_began_with(tmp_path):
         check_resumable(folder, ours | {"verifier": "choice"})
 
 
+def test_a_run_of_before_that_does_not_name_its_verifier_is_another_one(tmp_path):
+    ours = make_trainer(tmp_path / "run")._decisive
+    theirs = {name: value for name, value in ours.items() if name not in ("format", "verifier")}
+    with pytest.raises(ForkLeftError, match="another configuration: verifier was None, is 'lab'"):
+        check_resumable(checkpoint(tmp_path / "checkpoint-2", theirs), ours)
+
+
+@pytest.mark.parametrize("state", ["{}", "[]", '{"global_step": "4"}', '{"global_step": -1}', "{", "[" * 100_000])
+def test_a_state_that_does_not_say_its_update_is_told(tmp_path, state):
+    (tmp_path / "trainer_state.json").write_text(state)
+    with pytest.raises(ForkLeftError, match=r"trainer_state.json cannot be read \(.*; resume from another checkpoint"):
+        step_of(tmp_path)
+
+
 def test_a_run_does_not_go_on_with_another_chat_template(tmp_path):
     trainer = make_trainer(tmp_path / "run")
     folder = checkpoint(tmp_path / "checkpoint-2", trainer._decisive)
@@ -138,6 +155,33 @@ def test_a_run_may_go_on_with_other_processes_if_its_updates_stay(tmp_path, proc
         check_resumable(folder, now | {"per_device_train_batch_size": 16})
     with pytest.raises(ForkLeftError, match=r"another configuration: seed was 42, is 7; restore these"):
         check_resumable(folder, now | {"seed": 7})
+
+
+FILLED = {"tokens_per_batch": 64, "processes": 1, "per_device_train_batch_size": 32, "gradient_accumulation_steps": 2}
+
+
+def test_filled_batches_are_divided_by_processes_and_accumulation_alone(tmp_path):
+    ours = make_trainer(tmp_path / "run")._decisive | FILLED
+    folder = checkpoint(tmp_path / "checkpoint-2", ours)
+    # So many rows at a time, which filled batches do not have, are no part of the division.
+    other = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 4}
+    with pytest.raises(ForkLeftError, match="gradient_accumulation_steps was 2, is 4"):
+        check_resumable(folder, ours | other)
+    assert not divided_anew(ours, ours | other)
+    assert check_resumable(folder, ours | {"per_device_train_batch_size": 16}) is None
+    now = ours | {"processes": 2, "gradient_accumulation_steps": 1}
+    assert check_resumable(folder, now) is None and divided_anew(ours, now)
+
+
+@pytest.mark.parametrize("name", ["long_rows", "bad_rows"])
+def test_a_run_that_a_row_has_ended_may_go_on_without_it(tmp_path, name):
+    """Up to that row nothing was left out, so that nothing is learned in another way."""
+    ours = make_trainer(tmp_path / "run")._decisive | {name: "refuse"}
+    folder = checkpoint(tmp_path / "checkpoint-2", ours)
+    assert check_resumable(folder, ours | {name: "skip"}) is None
+    folder = checkpoint(tmp_path / "checkpoint-4", ours | {name: "skip"})
+    with pytest.raises(ForkLeftError, match=f"{name} was 'skip', is 'refuse'"):
+        check_resumable(folder, ours)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +225,8 @@ def test_the_first_process_decides_and_nothing_goes_that_another_may_read(tmp_pa
     first = [str(Path(__file__).parents[1] / "trainer_runs.py"), str(tmp_path / "run"), json.dumps(settings)]
     again = [str(tmp_path / "program.py"), str(tmp_path / "run"), json.dumps(settings)]
     for words in (first, again):
+        # One that is not whole, and is removed.
+        (tmp_path / "run" / "checkpoint-4" / MANIFEST).unlink(missing_ok=True)
         done = subprocess.run([*launch, *words], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
     main, other = (json.loads((tmp_path / f"found-{rank}.json").read_text()) for rank in (0, 1))
@@ -200,22 +246,37 @@ def test_a_checkpoint_is_digested_once(tmp_path, monkeypatch):
         digested.append(path)
         return file_digest(path)
 
-    monkeypatch.setattr(checkpoints, "file_digest", noted)
+    monkeypatch.setattr(manifests, "file_digest", noted)
     first = make_trainer(tmp_path, **settings)
     first.train()
     # Of equally good ones the first is the best.
     assert first.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
-    assert {path.parent.parent.name for path in digested} == {checkpoints.STAGING}
+    assert all(checkpoints.STAGING in path.parts for path in digested)
     assert len(digested) == len(set(digested))
     digested.clear()
+    shutil.rmtree(tmp_path / "checkpoint-4")
     make_trainer(tmp_path, **settings).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     read = sorted(str(path.relative_to(tmp_path)) for path in digested if checkpoints.STAGING not in path.parts)
     assert read == files_of(tmp_path / "checkpoint-2")
     # The best is another than the one that is gone on from.
     digested.clear()
     make_trainer(tmp_path, **settings).train(resume_from_checkpoint=True)
-    read = sorted(str(path.relative_to(tmp_path)) for path in digested)
+    read = sorted(str(path.relative_to(tmp_path)) for path in digested if checkpoints.STAGING not in path.parts)
     assert read == sorted(files_of(tmp_path / "checkpoint-2") + files_of(tmp_path / "checkpoint-4"))
+
+
+def test_later_checkpoints_are_not_removed_without_a_word(tmp_path):
+    settings = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2}
+    make_trainer(tmp_path, **settings).train()
+    there = sorted(tmp_path.rglob("*"))
+    expected = "holds checkpoint-4, checkpoint-6 behind checkpoint-2, which a run that goes on from there would remove"
+    with pytest.raises(ForkLeftError, match=expected):
+        make_trainer(tmp_path, **settings).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert sorted(tmp_path.rglob("*")) == there
+    # What is not whole is no loss.
+    for step in (4, 6):
+        (tmp_path / f"checkpoint-{step}" / MANIFEST).unlink()
+    assert find_checkpoint(tmp_path, str(tmp_path / "checkpoint-2")) == tmp_path / "checkpoint-2"
 
 
 def test_a_run_does_not_resume_with_another_writer(tmp_path):

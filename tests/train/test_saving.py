@@ -131,11 +131,38 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
     with pytest.raises(ForkLeftError, match=r"could not save .*No space left.*checkpoint-2 is there"):
         trainer.train()
     assert not (tmp_path / "checkpoint-4").exists()
-    assert not (tmp_path / "_staging").exists()
+    assert not (tmp_path / checkpoints.STAGING).exists()
     monkeypatch.setattr(torch, "save", save)
     again = make_trainer(tmp_path, **CHECKPOINTED)
     again.train(resume_from_checkpoint=True)
     assert again.state.global_step == 6
+
+
+def test_another_error_while_saving_is_no_full_disk(tmp_path, monkeypatch):
+    def lost(*arguments, **settings):
+        raise RuntimeError("[gloo] Connection closed by peer")
+
+    monkeypatch.setattr(torch, "save", lost)
+    with pytest.raises(ForkLeftError, match="another process of this run has ended"):
+        make_trainer(tmp_path, **CHECKPOINTED).train()
+
+
+def test_the_final_model_and_its_checkpoints_are_known_to_be_whole(tmp_path):
+    make_trainer(tmp_path, **CHECKPOINTED | {"max_steps": 2}).train()
+    for folder in (tmp_path, tmp_path / "checkpoint-2"):
+        load_student(folder)
+        weights = folder / "model.safetensors"
+        content = weights.read_bytes()
+        weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(ForkLeftError, match=r"is not as it was saved: model.safetensors is damaged"):
+            load_student(folder)
+
+
+def test_a_folder_of_the_user_stays(tmp_path):
+    (tmp_path / "_staging").mkdir()
+    (tmp_path / "_staging" / "notes").touch()
+    make_trainer(tmp_path, **CHECKPOINTED | {"max_steps": 2}).train()
+    assert (tmp_path / "_staging" / "notes").exists()
 
 
 def test_a_run_that_goes_on_is_not_evaluated_as_at_its_start(tmp_path):

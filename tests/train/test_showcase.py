@@ -1,7 +1,9 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from trainer_runs import ROWS, make_trainer, state_digest
 
 from forkleft.errors import ForkLeftError
 from forkleft.rollout import generate
+from forkleft.train import metrics
 from forkleft.train.showcase import ORDERS
 
 CHECKPOINTED = {"save_strategy": "steps", "save_steps": 2}
@@ -65,10 +68,31 @@ def test_a_resumed_run_has_the_rows_of_an_uninterrupted_one(tmp_path):
     make_trainer(tmp_path / "run", max_steps=4, **settings).train(resume_from_checkpoint=True)
     assert (tmp_path / "run" / "showcase.jsonl").read_bytes() == kept
     # Resumed before its end, it writes the rest again, to the byte.
-    make_trainer(tmp_path / "whole", max_steps=4, showcase_questions=2, **CHECKPOINTED).train(
-        resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2")
-    )
+    shutil.rmtree(tmp_path / "whole" / "checkpoint-4")
+    again = make_trainer(tmp_path / "whole", max_steps=4, showcase_questions=2, **CHECKPOINTED)
+    again.train(resume_from_checkpoint=True)
     assert (tmp_path / "whole" / "showcase.jsonl").read_bytes() == whole
+
+
+def test_a_run_that_is_killed_between_two_rows_writes_all_of_them_later(tmp_path, monkeypatch):
+    def made(name):
+        return make_trainer(tmp_path / name, max_steps=2, showcase_questions=2, **CHECKPOINTED)
+
+    made("whole").train()
+    seal, count = metrics.sealed, Counter()
+
+    def killed(row):
+        count[row["step"]] += "tokens" in row
+        if row["step"] == 2 and count[2] == 2:
+            raise KeyboardInterrupt
+        return seal(row)
+
+    monkeypatch.setattr(metrics, "sealed", killed)
+    with pytest.raises(KeyboardInterrupt):
+        made("run").train()
+    monkeypatch.setattr(metrics, "sealed", seal)
+    made("run").train(resume_from_checkpoint=True)
+    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
 
 
 def test_held_out_questions_come_first(tmp_path):

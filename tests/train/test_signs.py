@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 
 import pytest
 from trainer_runs import make_trainer
@@ -145,6 +146,8 @@ def test_a_run_warns_once_in_terminal_metrics_and_card_and_a_resumed_one_the_sam
         assert printed.count(f"update {step}  warning: {text}\n") == 1
         assert page.count(f"- Update {step}: {text}.\n") == 1
     for checkpoint, repeated in ((2, len(found)), (4, 0)):
+        for later in range(checkpoint + 1, 6):
+            shutil.rmtree(tmp_path / f"checkpoint-{later}")
         make_trainer(tmp_path, **RUN).train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{checkpoint}"))
         assert warnings_of(tmp_path) == found
         assert capsys.readouterr().out.count("warning: ") == repeated

@@ -23,6 +23,7 @@ from forkleft.randomness import keyed_generator
 from forkleft.students import KNOWN_FAMILIES
 from forkleft.students.families import Decoding
 from forkleft.teacher.answers import Answer
+from forkleft.train import checkpoints
 from forkleft.train.data import Example
 from forkleft.train.trainer import ForkLeftTrainer
 from forkleft.verify import Verifier
@@ -193,7 +194,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, uninterrupted, kind, 
     )
     assert ours["global_step"] == theirs["global_step"]
     assert [row["loss"] for row in ours["log_history"]] == [row["loss"] for row in theirs["log_history"]]
-    assert not (folder / "_staging").exists()
+    assert not (folder / checkpoints.STAGING).exists()
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path):
@@ -252,7 +253,7 @@ def test_a_run_may_be_made_longer(tmp_path, caplog, schedule):
     if schedule == "linear":
         again = make_trainer(tmp_path / "grown", **settings | {"max_steps": 8})
         with pytest.raises(
-            ForkLeftError, match=r"holds checkpoint-4, checkpoint-6 behind checkpoint-2, and with another"
+            ForkLeftError, match=r"holds checkpoint-4, checkpoint-6 behind checkpoint-2, which a run that goes on"
         ):
             again.train(resume_from_checkpoint=str(tmp_path / "grown" / "checkpoint-2"))
 

@@ -40,6 +40,8 @@ from forkleft.verify import KINDS, Verifier
 
 # A question that is longer than this would fill any context.
 LARGEST_REQUEST = 256 * 1024
+# Seconds in which it must have come, and connections at a time: some browsers keep several.
+_REQUEST_SECONDS, _CONNECTIONS = 30.0, 64
 _TYPES = {"play.html": "text/html", "play.css": "text/css", "colours.css": "text/css", "play.js": "text/javascript"}
 # The one file that the page shares with the report.
 _SHARED = "colours.css"
@@ -103,7 +105,7 @@ class Server(uvicorn.Server):
     """Serves a playground: `Server(application).run(sockets=[listener])`."""
 
     def __init__(self, application: Starlette) -> None:
-        super().__init__(uvicorn.Config(application, log_level="error"))
+        super().__init__(uvicorn.Config(application, log_level="error", limit_concurrency=_CONNECTIONS))
         self._turns: Turns = application.state.turns
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -175,14 +177,19 @@ def _choices(players: Sequence[Player], verifiers: list[str], default: str) -> d
 
 
 async def _body(request: Request) -> Any:
-    """The JSON of a request. Raises ForkLeftError if it is too large, or no JSON."""
+    """The JSON of a request. Raises ForkLeftError if it is too large or too slow, or no JSON."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise ForkLeftError("expected a request of type application/json")
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LARGEST_REQUEST:
-            raise ForkLeftError(f"the request is larger than {LARGEST_REQUEST // 1024} KiB; shorten the question")
+    try:
+        async with asyncio.timeout(_REQUEST_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > LARGEST_REQUEST:
+                    most = f"{LARGEST_REQUEST // 1024} KiB"
+                    raise ForkLeftError(f"the request is larger than {most}; shorten the question")
+    except TimeoutError:
+        raise ForkLeftError(f"the request was not whole after {_REQUEST_SECONDS:.0f} s; ask again") from None
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -62,6 +62,8 @@ _REQUIRED = (
     "max_position_embeddings",
     "rms_norm_eps",
 )
+# A model is built of its layers and experts before its tensors are looked at: a billion of them would take for ever.
+MOST = {"num_hidden_layers": 1000, "num_experts": 10_000}
 _OPTIONAL = (
     "num_key_value_heads",
     "head_dim",
@@ -290,6 +292,8 @@ def _check_value(shown: str, name: str, value: Any) -> None:
     elif name == "mlp_only_layers":
         good = isinstance(value, list) and all(isinstance(layer, int) for layer in value)
         expected = "a list of layers"
+    elif name in MOST:
+        good, expected = whole and 0 < value <= MOST[name], f"a whole number from 1 to {MOST[name]}"
     else:
         good, expected = whole and value > 0, "a whole number above 0"
     if not good:

@@ -2,6 +2,7 @@ import http.client
 import json
 import socket
 import threading
+from contextlib import ExitStack, closing
 from urllib.parse import urlsplit
 
 import pytest
@@ -9,7 +10,7 @@ from playgrounds import ANSWER, QUESTION, SETTINGS, Endless, failing, served
 from starlette.testclient import TestClient
 
 from forkleft.errors import ForkLeftError
-from forkleft.report.play import writing
+from forkleft.report.play import server, writing
 from forkleft.report.play.server import LARGEST_REQUEST, address_of, is_loopback, listen, playground
 from forkleft.report.play.turns import MOST
 from forkleft.report.play.writing import Player
@@ -213,3 +214,29 @@ def test_threads_end_with_the_server(player):
     with TestClient(playground([player], None, "127.0.0.1"), BASE) as client:
         client.post("/write", json=SETTINGS)
     assert threading.active_count() == before
+
+
+def unfinished(url):
+    """A connection with a request of which only the beginning comes."""
+    host = urlsplit(url).netloc
+    slow = socket.create_connection(host.split(":"), timeout=60)
+    head = f"POST /write HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    slow.sendall(f"{head}{{".encode())
+    return slow
+
+
+def test_a_request_that_does_not_come_is_given_up(player, monkeypatch):
+    monkeypatch.setattr(server, "_REQUEST_SECONDS", 0.2)
+    with served([player]) as url, unfinished(url) as slow:
+        assert b"the request was not whole after 0 s; ask again" in slow.makefile("rb").read(4096)
+
+
+def test_connections_are_bounded(player, monkeypatch):
+    monkeypatch.setattr(server, "_CONNECTIONS", 3)
+    with served([player]) as url, ExitStack() as stack:
+        host = urlsplit(url).netloc
+        for _ in range(2):
+            stack.enter_context(unfinished(url))
+        third = stack.enter_context(closing(http.client.HTTPConnection(host, timeout=60)))
+        third.request("GET", "/")
+        assert third.getresponse().status == 503
