@@ -188,7 +188,7 @@ def _answers_differ(whole: Path, path: Path) -> list[str]:
 
 def _leftovers(folder: Path) -> list[str]:
     """Names that only an unfinished run may have: parts of records, staged checkpoints and files, errors of cells."""
-    patterns = ("**/records.part-*", f"**/{checkpoints.STAGING}", "cells/*/failed.json", "**/.*.*.[0-9]*")
+    patterns = ("**/records.part-*", f"**/{checkpoints.STAGING}", "cells/*/failed.json", "**/.*.*-[0-9]*")
     return [f"{path.relative_to(folder)} is left" for pattern in patterns for path in folder.glob(pattern)]
 
 

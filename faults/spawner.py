@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from forkleft.files import unfinished_mark
+
 # A bound that only a process that hangs reaches, on a busy machine too.
 SECONDS = 900.0
 ROOT = Path(__file__).parents[1]
@@ -134,7 +136,7 @@ def _run(request: dict[str, Any]) -> None:
 def _watch(folder: str, events: str | None, at: str | None, nth: int, request: dict[str, Any]) -> None:
     """Write down what happens to the files of a folder, and send the signal of the request at its time."""
     note = None if events is None else os.open(events, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    seen = 0
+    seen, mark = 0, unfinished_mark()
 
     def hear(event: str, arguments: tuple) -> None:
         nonlocal seen
@@ -150,8 +152,8 @@ def _watch(folder: str, events: str | None, at: str | None, nth: int, request: d
             return
         if not isinstance(name, str | os.PathLike) or not str(name).startswith(folder):
             return
-        # Files that are staged have the number of the process in their names.
-        said = f"{operation} {os.path.relpath(name, folder)}".replace(f".{os.getpid()}", "")
+        # Files that are staged have the process in their names.
+        said = f"{operation} {os.path.relpath(name, folder)}".replace(mark, "")
         if note is not None:
             os.write(note, f"{said}\n".encode())
         if said == at:

@@ -9,11 +9,13 @@ import gzip
 import json
 import os
 import re
+import socket
 import stat
 import tempfile
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,7 +27,9 @@ from forkleft.errors import ForkLeftError, nearest
 # What reading JSON that somebody else wrote may raise: RecursionError for thousands of brackets in each other.
 JSON_ERRORS = (ValueError, RecursionError)
 # The names of `replacing`, of the kinds of files that are written so.
-_UNFINISHED = re.compile(r"\..+\.(?:jsonl|json|md|yaml|html|png|svg|jinja|safetensors)\.(\d+)")
+_UNFINISHED = re.compile(r"\..+\.(?:jsonl|json|md|yaml|html|png|svg|jinja|safetensors)\.(.+)-(\d+)")
+# Seconds after which a file that another machine was writing is not written any more.
+_ABANDONED = 24 * 3600.0
 # Entries of a YAML file. With aliases, a few lines could stand for billions.
 _MOST_ENTRIES = 100_000
 _MERGE = "tag:yaml.org,2002:merge"
@@ -64,7 +68,7 @@ def replacing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
 
     After an error the files are as they were before.
     """
-    staged = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in paths}
+    staged = {path: path.with_name(f".{path.name}{unfinished_mark()}") for path in paths}
     try:
         yield staged
         for written in staged.values():
@@ -76,14 +80,25 @@ def replacing(paths: Iterable[Path]) -> Iterator[dict[Path, Path]]:
             written.unlink(missing_ok=True)
 
 
+def unfinished_mark() -> str:
+    """The end of the names of files that this process has not finished: the machine, and the process on it."""
+    return f".{socket.gethostname()}-{os.getpid()}"
+
+
 def remove_unfinished(folder: Path) -> None:
     """Remove the files beside others that processes left which were killed while they wrote (`replacing`).
 
-    To be called by who works on the folder. Another process may write a report there at the same time: it still runs.
+    To be called by who works on the folder. Another process may write a report there at the same time. On this machine
+    it is known whether it still runs; on another one of a shared disk, files of the last day are left alone.
     """
     for path in folder.glob(".*"):
-        if (found := _UNFINISHED.fullmatch(path.name)) and not _is_running(int(found[1])):
-            path.unlink(missing_ok=True)
+        if not (found := _UNFINISHED.fullmatch(path.name)):
+            continue
+        with suppress(FileNotFoundError):
+            here = found[1] == socket.gethostname()
+            written = _is_running(int(found[2])) if here else time.time() - path.stat().st_mtime < _ABANDONED
+            if not written:
+                path.unlink()
 
 
 def _is_running(process: int) -> bool:

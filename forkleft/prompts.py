@@ -39,7 +39,7 @@ def read_template(given: str | Path, *folders: Path) -> str:
             # /dev/zero would be read without end.
             raise OSError(errno.EINVAL, "Not a regular file")
         template = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # no text, or a name with a null byte in it
         tried = " or ".join(map(str, dict.fromkeys(places)))
         reason = error.strerror if isinstance(error, OSError) else error
         raise ForkLeftError(

@@ -38,8 +38,9 @@ class KeptRecords:
             path.touch()
             if not path.is_file():
                 raise OSError(errno.EINVAL, "Not a regular file")
-        except OSError as error:
-            raise ForkLeftError(f"cannot keep {what} in {path}: {error.strerror}; name another file") from error
+        except (OSError, ValueError) as error:  # a name with a null byte in it
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ForkLeftError(f"cannot keep {what} in {str(path)!r}: {reason}; name another file") from error
         self._read()
         self._check_ours()
 

@@ -89,11 +89,11 @@ def ended_by_signal() -> Iterator[None]:
         yield
         return
     hearing = _HEARINGS[-1]
-    hearing.under_way = True
+    before, hearing.under_way = hearing.under_way, True
     try:
         yield
     finally:
-        hearing.under_way = False
+        hearing.under_way = before
 
 
 def end_if_asked() -> None:

@@ -1,7 +1,6 @@
 import gzip
 import os
-import subprocess
-import sys
+import socket
 from pathlib import Path
 
 import pytest
@@ -58,12 +57,15 @@ def test_commands_say_so_before_they_work(tmp_path, capsys, words):
 
 
 def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        pass
-    left = [f".traces.jsonl.{ended.pid}", f".model-00001-of-00002.safetensors.{ended.pid}", f".report.html.{10**30}"]
-    kept = [f".report.html.{os.getpid()}", ".lock", f".mine.{ended.pid}", f"traces.jsonl.{ended.pid}", ".a.json"]
+    # No process has so large a number.
+    host, ended = socket.gethostname(), 10**9
+    left = [f".traces.jsonl.{host}-{ended}", f".model-00001-of-00002.safetensors.{host}-{ended}"]
+    left += [f".a.md.{host}-{10**30}", ".report.html.node-7-4711"]
+    kept = [f".report.html.{host}-{os.getpid()}", ".lock", f".mine.{host}-{ended}", f"traces.jsonl.{host}-{ended}"]
+    kept += [".a.json", ".report.html.node-7-4712"]
     for name in left + kept:
         (tmp_path / name).touch()
+    os.utime(tmp_path / ".report.html.node-7-4711", (0, 0))
     remove_unfinished(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
 

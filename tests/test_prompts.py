@@ -50,3 +50,5 @@ def test_a_template_is_a_file_or_the_text_itself(tmp_path, monkeypatch):
     (tmp_path / "here" / "empty.jinja").write_text("\n")
     with pytest.raises(ForkLeftError, match=r"empty.jinja is empty"):
         read_template("empty.jinja")
+    with pytest.raises(ForkLeftError, match=r"cannot read the chat template .*null byte"):
+        read_template("a\0b")

@@ -108,6 +108,8 @@ def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ForkLeftError, match=r"cannot keep numbers in .*; name another file"):
         kept(tmp_path / "file" / "numbers.jsonl")
+    with pytest.raises(ForkLeftError, match=r"cannot keep numbers in .*null byte; name another file"):
+        kept(tmp_path / "a\0b.jsonl")
 
 
 def test_a_full_disk_is_told(tmp_path, monkeypatch):

@@ -96,6 +96,13 @@ def test_a_wait_ends_if_who_takes_note_of_the_signal_says_so():
     end_if_asked()
 
 
+def test_a_wait_within_another_ends_alone():
+    with at_first_signal(lambda number: True), pytest.raises(EndedBySignal, match="SIGTERM"), ended_by_signal():
+        with ended_by_signal():
+            pass
+        signal.raise_signal(signal.SIGTERM)
+
+
 def test_a_wait_goes_on_if_a_signal_is_only_noted():
     noted = []
     with at_first_signal(noted.append):

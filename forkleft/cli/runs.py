@@ -47,6 +47,7 @@ from forkleft.train.prepare import check_adapted, prepare_examples, sharing_voca
 from forkleft.train.recipes import API_KEY, TEACHER_API_KEY, Recipe, StudentRecipe, recipe_page
 from forkleft.train.resume import decisive_data, questions_digest
 from forkleft.train.run_config import RunConfig
+from forkleft.train.run_files import METRICS
 from forkleft.train.trainer import ForkLeftTrainer
 from forkleft.trust import trusting_words
 
@@ -89,8 +90,9 @@ def _launcher() -> list[str]:
     processes, here = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     if processes == 1:
         return []
-    # On several nodes the address where they meet is missing, which the user knows.
-    nodes = ["--nnodes", str(processes // here)] if processes > here else ["--standalone"]
+    # Only the user knows which of the nodes the others should find.
+    meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "HOST:29500"]
+    nodes = ["--nnodes", str(processes // here), *meeting] if processes > here else ["--standalone"]
     return ["torchrun", *nodes, "--nproc-per-node", str(here), "-m"]
 
 
@@ -146,7 +148,7 @@ def end(folder: Path) -> None:
 
 def end_message(folder: Path) -> str:
     """A message that says what a run has left in its folder, in lines of 80 columns."""
-    names = ["metrics.jsonl", "curves.png", *(path.name for path in checkpoints.steps(folder).values())]
+    names = [METRICS, "curves.png", *(path.name for path in checkpoints.steps(folder).values())]
     there = ["the model", "its card", *(name for name in names if (folder / name).exists())]
     return _wrapped(f"{folder}: {', '.join(there[:-1])} and {there[-1]}", indent="  ")
 

@@ -14,7 +14,7 @@ from forkleft.evaluate.results import SUMMARY, unfinished
 from forkleft.files import is_locked, read_appended, read_yaml
 from forkleft.report.viewer import compact, spread
 from forkleft.study.names import CELLS, RESULTS, STUDY
-from forkleft.train.run_files import ADAPTATION, LOCK_FILE, RUN_FILE, is_finished, read_run
+from forkleft.train.run_files import ADAPTATION, LOCK_FILE, METRICS, RUN_FILE, is_finished, read_run
 
 if TYPE_CHECKING:
     from forkleft.study.analysis import Analysis
@@ -25,7 +25,7 @@ Status = Literal["finished", "running", "stopped"]
 # Traces on a page, unless the user says otherwise: they open in about a second at 1,024 tokens each.
 TRACES = 200
 # Any of these makes a folder the folder of a run.
-_OF_A_RUN = (RUN_FILE, "metrics.jsonl", "traces.jsonl")
+_OF_A_RUN = (RUN_FILE, METRICS, "traces.jsonl")
 # Entries that every update has in metrics.jsonl, and those that are no numbers.
 _OF_AN_UPDATE = {"loss", "questions", "student_accuracy", "teacher_accuracy"}
 _OF_AN_UPDATE |= {"route_ce", "route_leftopd", "route_gold", "route_exclude"}
@@ -116,7 +116,7 @@ def read_run_folder(folder: Path, name: str, *, traces: int = TRACES, group: str
         )
     recipe = folder / "recipe.yaml"
     options = read_yaml(recipe, "recipe") if recipe.is_file() else decided
-    logged = _rows(folder / "metrics.jsonl", notes, _is_logged)
+    logged = _rows(folder / METRICS, notes, _is_logged)
     whole = _shown(folder / "traces.jsonl", notes)
     cut = [row for row in whole if row["cut"]]
     if cut:
@@ -247,7 +247,7 @@ def _runs_of(results: "StudyResults", folder: Path, traces: int) -> list[Run]:
     traced: set[str] = set()
     for place in results.places:
         path = folder.parent / CELLS / place.cell / "train"
-        if not (path / "metrics.jsonl").is_file():
+        if not (path / METRICS).is_file():
             continue
         share = 0 if place.arm in traced else traces // len(results.arms)
         run = read_run_folder(path, f"{place.arm}, seed {place.seed}", traces=share, group=place.arm)

@@ -93,7 +93,8 @@ def load_causal_lm(
 def _empty_model(source: str, dtype: torch.dtype, *, trust_remote_code: bool, **common: Any) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **common)
     for name, most in MOST.items():
-        if getattr(config, name, 0) > most:
+        # None: a model without experts may have the field all the same.
+        if (getattr(config, name, None) or 0) > most:
             raise ValueError(f"{name} is {getattr(config, name)}, expected at most {most}")
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)

@@ -20,6 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from forkleft.errors import ForkLeftError
 from forkleft.files import check_writable, write_json, write_text
+from forkleft.manifests import MANIFEST
 from forkleft.students.adapters import adapters_and_base
 from forkleft.students.formats import stock_class, stock_config, tensor_views, with_vocab_size
 from forkleft.students.loading import load_student, write_sidecar
@@ -28,7 +29,7 @@ from forkleft.students.student import Student, embedding_rows
 
 _LOG = logging.getLogger(__name__)
 # The small files of a checkpoint that belong to its format.
-_COPIED = (
+_LOADED = (
     "tokenizer*.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -37,10 +38,8 @@ _COPIED = (
     "*.model",
     "chat_template.*",
     "generation_config.json",
-    "*.py",
-    "LICENSE*",
-    "NOTICE*",
 )
+_NOT_LOADED = ("*.py", "LICENSE*", "NOTICE*")
 
 
 def save_student(
@@ -82,10 +81,12 @@ def save_student(
     views = tensor_views(parameters, fields["model_type"], tied=config.tie_word_embeddings)
     _check_described(views, described, fields["model_type"])
     folder.mkdir(parents=True, exist_ok=True)
+    # That of a model which this one replaces.
+    (folder / MANIFEST).unlink(missing_ok=True)
     if student.origin is None:
         _write_small_files(student, folder)
     else:
-        _copy_small_files(student.origin.folder, folder)
+        _copy_small_files(student, student.origin.folder, folder)
         if student.tokenizer is not None:
             _keep_template(student.tokenizer, folder)
     # Merged while they are written: a second whole model might not fit into memory.
@@ -205,15 +206,25 @@ def _with_dtype(fields: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]
     return {**fields, name: str(dtype).removeprefix("torch.")} if name in fields else dict(fields)
 
 
-def _copy_small_files(origin: Path, folder: Path) -> None:
+def _copy_small_files(student: Student, origin: Path, folder: Path) -> None:
+    """Copy those that are the checkpoint's own. What is saved may be published: a link may lead to any file.
+
+    If it leads elsewhere from a file that was loaded, what is in memory is written in its place.
+    """
     # The hub's cache has links, which lead to files of the same repository; `hf download` makes links to that cache.
-    own = origin.parents[1] if origin.parent.name == "snapshots" else origin
-    for path in (path for pattern in _COPIED for path in origin.glob(pattern) if path.is_file()):
-        place = path.resolve()
-        if any(place.is_relative_to(Path(root).resolve()) for root in (own, HF_HUB_CACHE)):
-            shutil.copyfile(path, folder / path.name)
-        else:
-            # What is saved may be published.
+    cached = origin.parents[1] if origin.parent.name == "snapshots" else origin
+    roots = [Path(root).resolve() for root in (cached, HF_HUB_CACHE)]
+
+    def own(path: Path) -> bool:
+        return any(path.resolve().is_relative_to(root) for root in roots)
+
+    loaded, others = ([p for n in names for p in origin.glob(n) if p.is_file()] for names in (_LOADED, _NOT_LOADED))
+    if not all(map(own, loaded)):
+        _write_small_files(student, folder)
+    for path in filter(own, [*loaded, *others]):
+        shutil.copyfile(path, folder / path.name)
+    for path in others:
+        if not own(path):
             _LOG.warning("%s is not copied: it is a link to a file elsewhere; copy it yourself if you want it", path)
 
 

@@ -107,16 +107,23 @@ def analyse(results: StudyResults, resamples: int = RESAMPLES) -> Analysis:
     return Analysis(rows, gains, comparisons, curves, _routes(results), _verdicts(results))
 
 
-def by_student(results: StudyResults, arms: Sequence[str], found: Effect, decoding: str) -> dict[str, list[float]]:
+def by_student(
+    results: StudyResults, arms: Sequence[str], found: Effect, decoding: str, *, gain: bool = False
+) -> dict[str, list[float]]:
     """The values of an effect by seed, sorted by the student that the first of its arms began with.
 
-    arms: those of the effect. A study whose seeds take turns with students has several.
+    arms: those of the effect; gain: it is that of one arm over its base. A study whose seeds take turns with students
+    has several. Seeds whose base was not measured yet are left out.
     """
-    seeds = tables([results.of_arm(arm, decoding) for arm in arms])[0]
-    begun = {place.seed: results.cells[place.base].label for place in results.places if place.arm == arms[0]}
+    measured = [results.of_arm(arm, decoding) for arm in arms]
+    if gain:
+        measured.append(results.of_base(arms[0], decoding))
+    places = [place for place in results.places if place.arm == arms[0] and place.base in results.cells]
+    begun = {place.seed: results.cells[place.base].label for place in places}
     values: dict[str, list[float]] = {}
-    for seed, value in zip(seeds, found.by_seed, strict=True):
-        values.setdefault(begun[seed].removeprefix("base "), []).append(value)
+    for seed, value in zip(tables(measured)[0], found.by_seed, strict=True):
+        if seed in begun:
+            values.setdefault(begun[seed].removeprefix("base "), []).append(value)
     return values
 
 

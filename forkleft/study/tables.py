@@ -15,7 +15,6 @@ from rich.text import Text
 from forkleft.evaluate.statistics import Estimate
 from forkleft.objective.routes import ROUTE_WORDS
 from forkleft.study.analysis import Analysis, bases, by_student, teachers, tokens_a_forward
-from forkleft.study.effects import Effect
 from forkleft.study.results import ROUTE_NAMES, StudyResults
 
 _SIGNIFICANT = 0.05
@@ -230,11 +229,12 @@ def _comparisons(results: StudyResults, analysis: Analysis) -> Table:
 def _students(results: StudyResults, analysis: Analysis) -> Table:
     """Gains and differences of each student alone, where seeds take turns with students."""
     decoding = next(iter(results.decoding))
-    shown: list[tuple[str, tuple[str, ...], Effect]] = [
-        (f"{arm}, gain", (arm,), gain) for arm, gain in analysis.gains[decoding].items()
-    ]
-    shown += [(c.name, c.arms, c.difference) for c in analysis.comparisons if c.decoding == decoding]
-    found = {name: by_student(results, arms, effect, decoding) for name, arms, effect in shown}
+    found = {
+        f"{arm}, gain": by_student(results, (arm,), gain, decoding, gain=True)
+        for arm, gain in analysis.gains[decoding].items()
+    }
+    compared = [c for c in analysis.comparisons if c.decoding == decoding]
+    found |= {c.name: by_student(results, c.arms, c.difference, decoding) for c in compared}
     students = list(dict.fromkeys(student for values in found.values() for student in values))
     if len(students) < 2 or all(len(values) <= 1 for by_name in found.values() for values in by_name.values()):
         return Table("", (), [])

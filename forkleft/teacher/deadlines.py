@@ -9,9 +9,8 @@ import io
 import socket
 import time
 import urllib.request
+from functools import cache
 from typing import Any
-
-_LONGEST = 600.0
 
 
 class _InTime(io.RawIOBase):
@@ -47,8 +46,10 @@ class _InTime(io.RawIOBase):
 class _Response(http.client.HTTPResponse):
     def __init__(self, sock: socket.socket, *arguments: Any, **settings: Any) -> None:
         super().__init__(sock, *arguments, **settings)
+        timeout = sock.gettimeout()
+        assert timeout is not None, "`opened` sets one"
         self.fp.close()
-        self.fp = io.BufferedReader(_InTime(sock, sock.gettimeout() or _LONGEST))
+        self.fp = io.BufferedReader(_InTime(sock, timeout))
 
 
 class _Connection(http.client.HTTPConnection):
@@ -69,6 +70,12 @@ class _SafeHandler(urllib.request.HTTPSHandler):
         return self.do_open(_SafeConnection, req)
 
 
+@cache
+def _opener() -> urllib.request.OpenerDirector:
+    """One for all requests: to make it may read the certificates of the system, which takes its time."""
+    return urllib.request.build_opener(_Handler, _SafeHandler)
+
+
 def opened(request: urllib.request.Request, timeout: float) -> Any:
     """As `urllib.request.urlopen`: the reply, once its headers are there. timeout: seconds for all of it."""
-    return urllib.request.build_opener(_Handler, _SafeHandler).open(request, timeout=timeout)
+    return _opener().open(request, timeout=timeout)

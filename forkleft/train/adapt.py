@@ -210,8 +210,9 @@ class AdaptTrainer(StudentTrainer):
         self.model.train(training)
         self.progress.phase("")
         losses = _means(sums, prefix)
-        # The loss of denoising is the loss: the one by which the best model is chosen.
-        metrics = {f"{prefix}_loss": losses.pop(f"{prefix}_denoising")}
+        # The loss of what is learned is the loss: the one by which the best model is chosen.
+        learned = "causal" if self.args.causal_only else "denoising"
+        metrics = {f"{prefix}_loss": losses.pop(f"{prefix}_{learned}")}
         metrics |= {f"{name}_loss": value for name, value in losses.items()}
         metrics[f"{prefix}_rows"] = len(data.samples)
         verifier = self.args.named_verifier()
@@ -223,13 +224,10 @@ class AdaptTrainer(StudentTrainer):
         args, found = self.args, []
         low, high = args.mask_shares
         for part in filled(samples, *_filling(self.student, budget, args, args.per_device_eval_batch_size)):
-            noisy = self._noisy(part, budget, (_HELD_OUT,), (low, high))
+            clean = list(map(causal, part)) if args.predicts_next else []
+            noisy = [] if args.causal_only else self._noisy(part, budget, (_HELD_OUT,), (low, high))
             # In one forward where training has both in one; each is as large as there.
-            forwards = [noisy]
-            if args.causal_weight:
-                forwards = [[*noisy, *map(causal, part)]]
-            elif args.predicts_next:
-                forwards = [noisy, list(map(causal, part))]
+            forwards = [[*noisy, *clean]] if args.causal_weight else [tasks for tasks in (noisy, clean) if tasks]
             for tasks in forwards:
                 _, sums = prediction_loss(self.student, tasks, {"denoising": 1.0, "causal": 1.0})
                 found += _weighed(tasks, sums)

@@ -19,13 +19,15 @@ from forkleft.students.shards import remove_stale
 _LOG = logging.getLogger(__name__)
 # With an underscore, so that the hub ignores it; by a name that no user gives to a folder, because it is removed.
 STAGING = "_forkleft_staging"
+_ASIDE = "_not_whole_"
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def publish(staged: Path, final: Path) -> None:
     """Write the manifest of a staged folder, flush it to disk, and give it its name."""
     write_manifest(staged)
-    # Of the same update, which the new one describes better. Removing gigabytes takes its time: first the new name.
+    # There may be one of the same update, saved before its evaluation. To remove gigabytes takes time: first comes the
+    # new name.
     older = staged.with_name(f"{staged.name}.older")
     if final.exists():
         final.rename(older)
@@ -48,6 +50,17 @@ def move_files(staged: Path, final: Path) -> None:
         (staged / name).replace(final / name)
     remove_stale(final, names)
     staged.rmdir()
+
+
+def set_aside(folder: Path) -> None:
+    """Give a checkpoint that is not whole another name, under which it does not count any more.
+
+    It is not removed: perhaps it could only not be read, from a disk that was away for a moment.
+    """
+    aside = folder.with_name(f"{_ASIDE}{folder.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    folder.rename(aside)
+    _LOG.warning("%s is not whole, and is %s now; remove it when you do not need it", folder, aside.name)
 
 
 def newest_whole(output: Path, *, digests: bool = True) -> Path:

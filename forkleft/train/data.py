@@ -19,7 +19,7 @@ from forkleft.files import JSON_ERRORS, read_jsonl, read_regular
 from forkleft.objective.routes import Route
 from forkleft.prompts import Message, read_conversation
 from forkleft.train.folders import in_main_process
-from forkleft.train.run_files import is_finished, read_run
+from forkleft.train.run_files import is_finished, last_update
 from forkleft.verify import Verifier
 from forkleft.verify.kept import kept_verdicts
 
@@ -147,7 +147,7 @@ def read_routes(path: Path) -> list[list[tuple[str, str]]]:
             raise ForkLeftError(f"{where} is damaged: it is not as it was written; take the file of another run")
         rows.append(list(zip(ids, routes, strict=True)))
     # A file that was cut at the end of a line looks whole.
-    updates = (read_run(path.parent) or {}).get("max_steps", -1)
+    updates = last_update(path.parent)
     if len(rows) < updates and is_finished(path.parent):
         raise ForkLeftError(
             f"{path} is damaged: expected the routes of {updates} updates, found those of {len(rows)}; take the file "

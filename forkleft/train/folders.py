@@ -13,11 +13,11 @@ from accelerate.utils import broadcast_object_list
 from forkleft.errors import ForkLeftError
 from forkleft.files import check_writable, lock, remove_unfinished, writing_to
 from forkleft.train.checkpoints import steps
-from forkleft.train.run_files import LOCK_FILE, OTHER_FOLDER, RUN_FILE, is_finished, read_run
+from forkleft.train.run_files import LOCK_FILE, METRICS, OTHER_FOLDER, RUN_FILE, is_finished, read_run
 
 # The files of a finished run, and those that a run writes before its end.
 _ENDED = ("*.safetensors", "*.safetensors.index.json", "config.json", "README.md", "curves.png")
-_UNDER_WAY = ("metrics.jsonl", "routes.jsonl", "traces.jsonl", "showcase.jsonl", "report.html", "recipe.yaml", RUN_FILE)
+_UNDER_WAY = (METRICS, "routes.jsonl", "traces.jsonl", "showcase.jsonl", "report.html", "recipe.yaml", RUN_FILE)
 _OPTION = "output_dir"
 
 
@@ -47,7 +47,7 @@ class RunFolder:
                 self._is_held = False
 
     def check_usable(self) -> None:
-        """Raise ForkLeftError if `held` would raise it. Changes nothing."""
+        """Raise ForkLeftError if `held` would raise it. Changes nothing, but removes what killed processes left."""
         check_writable(self.path, _OPTION)
         if not self._is_held and (self.path / LOCK_FILE).exists():
             with _locked(self.path):

@@ -18,7 +18,7 @@ from forkleft.manifests import MANIFEST
 from forkleft.train.run_config import RunConfig
 from forkleft.train.run_files import RUN_FILE
 
-# The lock, and what a process left that was killed while it wrote: `.traces.jsonl.4711`.
+# The lock, and what a process left that was killed while it wrote: `.traces.jsonl.node-4711`.
 _HIDDEN = ".*"
 # An upload of the model leaves these out: the state for resuming, and questions and answers, which may not be ours to
 # publish.

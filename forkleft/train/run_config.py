@@ -178,7 +178,7 @@ def check_steps(name: str, steps: Sequence[int] | None, updates: int | None) -> 
         hint = "; eval_on_start evaluates before the first" if name == "eval_at" and 0 in outside else ""
         if updates is not None and max(outside) > updates:
             # As for a recipe that is tried in a short run.
-            hint = f"; --{name} [] names none"
+            hint = f"; `--{name} []` leaves them out"
         raise ForkLeftError(f"{name} must hold updates from 1 {last}, found {', '.join(map(str, outside))}{hint}")
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from forkleft.errors import ForkLeftError
-from forkleft.files import JSON_ERRORS, read_regular, write_json
+from forkleft.files import JSON_ERRORS, is_file, read_appended, read_regular, write_json
 
 # The file that says what decides a run (`resume.py`): in its folder and in every checkpoint.
 RUN_FILE = "forkleft.json"
 LOCK_FILE = ".lock"
+METRICS = "metrics.jsonl"
 # What the run of an adaptation says of itself there, as its objective.
 ADAPTATION = "adaptation"
 # The kinds of the values with which something is computed.
@@ -26,6 +27,13 @@ def is_finished(folder: Path) -> bool:
     """Whether the run of a folder has finished since it was last started."""
     card, begun = folder / "README.md", folder / RUN_FILE
     return card.exists() and (not begun.exists() or card.stat().st_mtime_ns >= begun.stat().st_mtime_ns)
+
+
+def last_update(folder: Path) -> int:
+    """The last update that a run has logged; 0 if there is no log."""
+    log = folder / METRICS
+    steps = [row.get("step") for _, row in read_appended(log) if row] if is_file(log) else []
+    return max((step for step in steps if isinstance(step, int)), default=0)
 
 
 def read_run(folder: Path) -> dict[str, Any] | None:

@@ -28,7 +28,7 @@ from forkleft.train.folders import RunFolder, in_main_process
 from forkleft.train.metrics import StepFile
 from forkleft.train.resume import LENGTHENED, UNEVALUATED, check_resumable, divided_anew, find_checkpoint, step_of
 from forkleft.train.run_config import RunConfig
-from forkleft.train.run_files import read_run, write_run
+from forkleft.train.run_files import METRICS, read_run, write_run
 from forkleft.train.stopping import StoppingTrainer
 
 _LOG = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class SavingTrainer(StoppingTrainer):
         if self.args.eval_at and self.eval_dataset is None:
             raise ForkLeftError("eval_at names updates to evaluate after, and there is no data to evaluate on; add it")
         self.add_callback(_AtSteps())
-        self.metrics_file = StepFile(self.args.output_path / "metrics.jsonl")
+        self.metrics_file = StepFile(self.args.output_path / METRICS)
         self._saving_to: Path | None = None
         # Names of checkpoints whose files were read or written here: gigabytes are digested only once.
         self._known_whole: set[str] = set()
@@ -126,13 +126,13 @@ class SavingTrainer(StoppingTrainer):
         return None, 0, False
 
     def _make_ready(self, step: int) -> None:
-        """Write into the folder which run this is, and remove what is later than the step from which it resumes."""
+        """Write into the folder which run this is; what is later than the step from which it resumes goes away."""
         output = self.folder.path
         shutil.rmtree(output / checkpoints.STAGING, ignore_errors=True)
         for later, folder in checkpoints.steps(output).items():
             # They are not whole (`find_checkpoint`), and will be written again.
             if later > step:
-                shutil.rmtree(folder)
+                checkpoints.set_aside(folder)
         write_run(output, self._decisive)
         for file in self._step_files:
             file.begin(step)

@@ -55,7 +55,8 @@ class StopRequest:
         self._number = number
         if int(os.environ.get("RANK", 0)) == 0:
             # Not `print`: the signal may have come in the middle of one.
-            text = f"{Signals(number).name}: ends after this update, with a checkpoint; a second signal ends it at once"
+            ends = "ends after this update, or before it if that waits for a server, with a checkpoint"
+            text = f"{Signals(number).name}: {ends}; a second signal ends it at once"
             os.write(2, f"\nforkleft: {text}\n".encode())
         return self._alone
 
@@ -108,6 +109,9 @@ class StoppingTrainer(UploadingTrainer):
             self._stop_if_asked()
             if self._unevaluated and (self.args.eval_strategy != "no" or self.args.eval_at):
                 self._evaluate_late()
+                # A callback may end a run by what was measured.
+                if self.control.should_training_stop:
+                    return
             super()._run_epoch(*state, **settings)
 
     def get_batch_samples(self, *batches: Any, **settings: Any) -> Any:

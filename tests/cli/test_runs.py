@@ -126,9 +126,13 @@ def test_a_stopped_run_says_what_its_recipe_needs(tmp_path):
 @pytest.mark.parametrize(
     ("here", "processes", "expected"),
     [
-        ("1", "1", "forkleft train"),
-        ("4", "4", "torchrun --standalone --nproc-per-node 4 -m forkleft train"),
-        ("4", "8", "torchrun --nnodes 2 --nproc-per-node 4 -m forkleft train"),
+        ("1", "1", "forkleft"),
+        ("4", "4", "torchrun --standalone --nproc-per-node 4 -m forkleft"),
+        (
+            "4",
+            "8",
+            "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 --nproc-per-node 4 -m forkleft",
+        ),
     ],
 )
 def test_a_stopped_run_of_several_processes_says_how_they_were_started(
@@ -136,7 +140,7 @@ def test_a_stopped_run_of_several_processes_says_how_they_were_started(
 ):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
     monkeypatch.setenv("WORLD_SIZE", processes)
-    resumed = f"to go on: {expected} --config"
+    resumed = f"to go on: {expected} train --config"
     with pytest.raises(StoppedError, match=resumed), runs.saying_how_to_resume("train", tmp_path, {}):
         raise StoppedError("stopped", step=3, number=15)
 

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 from checkpoints_on_disk import write_autoregressive, write_checkpoint, write_tokenizer, write_weights
@@ -30,6 +32,13 @@ def test_without_weights_there_are_shapes_and_stop_ids(tmp_path, generation_conf
     assert {n: p.shape for n, p in empty.named_parameters()} == {n: p.shape for n, p in whole.named_parameters()}
     assert empty.generation_config.eos_token_id == whole.generation_config.eos_token_id
     assert tokenizer.chat_template is not None
+
+
+def test_a_model_without_experts_may_have_the_field(tmp_path):
+    write_autoregressive(tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(fields | {"num_experts": None}))
+    assert load_causal_lm(tmp_path, weights=False)[0].device.type == "meta"
 
 
 def test_what_is_not_whole_is_refused(tmp_path):

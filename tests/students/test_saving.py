@@ -11,6 +11,7 @@ from safetensors import safe_open
 from tiny import FAMILIES, MASK, STOP, family_name, tiny_model, tiny_student, tiny_tokenizer
 
 from forkleft.errors import ForkLeftError
+from forkleft.manifests import write_manifest
 from forkleft.rollout import generate
 from forkleft.students import Student, load_student, save_student
 from forkleft.students.loading import SIDECAR
@@ -271,6 +272,28 @@ def test_a_link_that_leads_out_of_the_checkpoint_is_not_copied(tmp_path, caplog)
     save_student(load_student(folder), tmp_path / "b")
     assert sorted(path.name for path in (tmp_path / "b").glob("[LN]*")) == ["NOTICE", "NOTICE.txt"]
     assert f"{folder / 'LICENSE'} is not copied: it is a link to a file elsewhere" in caplog.text
+
+
+def test_a_checkpoint_of_links_is_saved_with_its_tokenizer(tmp_path):
+    written = write_checkpoint(tmp_path / "a", "sdar").folder
+    (tmp_path / "links").mkdir()
+    for path in written.iterdir():
+        (tmp_path / "links" / path.name).symlink_to(path)
+    save_student(load_student(tmp_path / "links"), tmp_path / "b")
+    ours, theirs = load_student(tmp_path / "b"), load_student(written)
+    assert ours.tokenizer.get_vocab() == theirs.tokenizer.get_vocab()
+    assert ours.tokenizer.chat_template == theirs.tokenizer.chat_template
+    assert ours.vocabulary == theirs.vocabulary
+
+
+def test_the_manifest_of_the_model_before_is_removed(tmp_path):
+    student = load_student(write_checkpoint(tmp_path / "a", "sdar").folder)
+    save_student(student, tmp_path / "b")
+    write_manifest(tmp_path / "b")
+    with torch.no_grad():
+        student.model.get_input_embeddings().weight.mul_(2)
+    save_student(student, tmp_path / "b")
+    assert load_student(tmp_path / "b").tokenizer is not None
 
 
 def test_links_of_the_hub_s_cache_are_copied(tmp_path):

@@ -156,6 +156,13 @@ def test_students_that_take_turns_are_shown_apart():
     by_seed = analysis.comparisons[0].difference.by_seed
     assert rows["L-high − L-low"] == tuple(f"{100 * sum(by_seed[k::2]) / 4:+.1f} (4)" for k in (0, 1))
     assert len(rows) == 4 + 5
+    # A base that was not measured on all benchmarks, and one that was not measured at all.
+    less = {"base-2": replace(others["base-2"], measured=others["base-2"].measured[:1])}
+    part = replace(results, cells=results.cells | less)
+    table = by_title(part, analyse(part, resamples=200))["By student"]
+    assert table.rows[0][2] == "–" and table.rows[-1][2].endswith("(4)")
+    part = replace(results, cells={name: cell for name, cell in results.cells.items() if name != "base-2"})
+    assert "By student" not in by_title(part, analyse(part, resamples=200))
 
 
 def test_a_base_is_shown_beside_each_teacher():

@@ -19,6 +19,7 @@ def dripping():
     over, listener, beginning = threading.Event(), socket.create_server(("127.0.0.1", 0)), []
 
     def serve():
+        listener.settimeout(60)
         connection, _ = listener.accept()
         with connection:
             connection.recv(1 << 16)

@@ -177,6 +177,14 @@ def test_the_model_learns_and_evaluations_are_repeatable(tmp_path):
     assert load_student(tmp_path).adapted
 
 
+def test_the_loss_of_next_tokens_is_the_loss_if_nothing_else_is_learned(tmp_path):
+    trainer = make_trainer(tmp_path, held_out=ROWS[:5], dtype=torch.float64, causal_only=True)
+    found = trainer.evaluate()
+    expected = naive_causal_loss(plain_copy(trainer.student), samples(ROWS[:5])).item()
+    assert found["eval_loss"] == pytest.approx(expected, rel=1e-12)
+    assert "eval_causal_loss" not in found
+
+
 def test_evaluations_hide_the_same_whatever_the_seed(tmp_path):
     one, two = (make_trainer(tmp_path / str(seed), held_out=ROWS, seed=seed) for seed in (1, 2))
     assert one.evaluate() == two.evaluate()

@@ -7,7 +7,17 @@ import pytest
 from forkleft import manifests
 from forkleft.digests import file_digest
 from forkleft.errors import ForkLeftError
-from forkleft.train.checkpoints import MANIFEST, check_whole, fault, move_files, newest_whole, publish, rotate
+from forkleft.train.checkpoints import (
+    MANIFEST,
+    check_whole,
+    fault,
+    move_files,
+    newest_whole,
+    publish,
+    rotate,
+    set_aside,
+    steps,
+)
 
 
 def write(output, step, text="weights"):
@@ -64,6 +74,16 @@ def test_a_file_that_cannot_be_read_is_passed_over(tmp_path, monkeypatch, number
     assert newest_whole(tmp_path) == older
     with pytest.raises(ForkLeftError, match=rf"deep/state cannot be read \({os.strerror(number)}\)"):
         check_whole(newer)
+
+
+def test_what_is_set_aside_does_not_count_and_is_not_removed(tmp_path, caplog):
+    for text in ("first", "second"):
+        folder = write(tmp_path, 10, text)
+        set_aside(folder)
+        assert steps(tmp_path) == {}
+        (aside,) = tmp_path.glob("*checkpoint-10")
+        assert (aside / "model").read_text() == text
+        assert f"{folder} is not whole, and is {aside.name} now" in caplog.text
 
 
 def test_nothing_there(tmp_path):

@@ -162,7 +162,9 @@ def test_rows_with_given_ids():
 
 
 def test_routes_that_were_cut_at_the_end_of_a_line_are_damaged(tmp_path):
-    write_run(tmp_path, {"max_steps": 3})
+    # A run that a callback has ended before its 9 updates.
+    write_run(tmp_path, {"max_steps": 9})
+    (tmp_path / "metrics.jsonl").write_text('{"step": 2}\n{"step": 3}\n{"warning": "w", "step": 3}\n{"st')
     file = StepFile(tmp_path / "routes.jsonl", sealed=True)
     for step in (1, 2):
         file.write({"step": step, "ids": [f"q{step}"], "routes": ["CE"]})

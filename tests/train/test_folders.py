@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -158,6 +159,6 @@ def test_a_single_process_is_the_main_one():
 
 
 def test_what_a_killed_process_left_is_removed_when_the_folder_is_held(tmp_path):
-    (tmp_path / f".traces.jsonl.{10**30}").touch()
+    (tmp_path / f".traces.jsonl.{socket.gethostname()}-{10**30}").touch()
     with RunFolder(tmp_path).held():
         assert [path.name for path in tmp_path.iterdir()] == [".lock"]

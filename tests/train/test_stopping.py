@@ -135,6 +135,21 @@ def test_an_evaluation_that_is_made_late_may_be_the_best(tmp_path):
     assert again.state.best_model_checkpoint == str(tmp_path / "run" / "checkpoint-2")
 
 
+def test_an_evaluation_that_is_made_late_may_end_the_run(tmp_path):
+    class Enough(TrainerCallback):
+        def on_evaluate(self, args, state, control, **others):
+            control.should_training_stop = True
+
+    settings = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    trainer = {"eval_dataset": ROWS[:2], "stop_on_signals": True}
+    stopped = make_trainer(tmp_path / "run", **settings, trainer=trainer | {"callbacks": [SignalAt("on_step_end", 2)]})
+    with pytest.raises(StoppedError):
+        stopped.train()
+    again = make_trainer(tmp_path / "run", **settings, trainer=trainer | {"callbacks": [Enough()]})
+    again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == 2
+
+
 def test_a_checkpoint_of_before_the_evaluation_says_afterwards_that_there_was_none(tmp_path):
     """Three updates are an epoch: one saves, the other evaluates."""
     settings = {"eval_strategy": "epoch", "save_strategy": "steps", "save_steps": 3, "max_steps": 5}
