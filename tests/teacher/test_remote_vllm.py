@@ -91,14 +91,14 @@ def test_training_with_a_server_equals_training_with_the_model_in_memory(tmp_pat
 
     asked, states = [], StateServer.states
 
-    def interrupted(server, ids, dtype):
+    def interrupted(server, ids, *others):
         asked.append(ids)
         if len(asked) == 4 + 8 + 6:
             # There are four texts for the first look, which each of the updates repeats before it reads four responses.
             # Half of the responses of the second update have been read.
             vllm.kill()
             threading.Timer(3, vllm.start).start()
-        return states(server, ids, dtype)
+        return states(server, ids, *others)
 
     monkeypatch.setattr(StateServer, "states", interrupted)
     run("train", "interrupted", *remote, "--teacher_concurrency", "1", "--teacher_attempts", "60")
