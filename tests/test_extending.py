@@ -39,6 +39,7 @@ def test_an_order_of_writing(block):
     assert left != list(range(1, 17))
 
 
+@pytest.mark.slow
 def test_a_term_of_the_loss(block, monkeypatch):
     kept = []
 
@@ -64,6 +65,7 @@ def test_a_benchmark(block, tmp_path):
     assert summary["results"]["items"] == 2
 
 
+@pytest.mark.slow
 def test_another_writer(block):
     tokens = block("writer=counting")["tokens"]
     assert len(tokens) == 2 and all(count >= 4 for count in tokens)

@@ -178,6 +178,7 @@ def test_a_training_of_two_processes_that_lost_one_or_both_is_the_same(tmp_path,
     assert done
 
 
+@pytest.mark.slow
 def test_all_scenarios_are_attacked(tmp_path, monkeypatch):
     attacked = {}
 

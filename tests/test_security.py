@@ -206,6 +206,7 @@ def secrets(monkeypatch):
         monkeypatch.setenv(name, secret)
 
 
+@pytest.mark.slow
 def test_keys_and_tokens_reach_no_file_of_a_run(tmp_path, secrets):
     with Spawner() as spawner, scenarios.answer_server() as asked:
         tracked = ["--hub_token", HUB_TOKEN, "--report_to", "tensorboard"]

@@ -91,6 +91,7 @@ def test_a_teacher_of_a_gguf_file_has_its_name(monkeypatch, file):
     assert runs.teacher_of(said, None).model.config.name_or_path == "models/small-q8.gguf"
 
 
+@pytest.mark.slow
 def test_a_recipe_names_a_verifier_of_the_user_s(tmp_path, capsys, monkeypatch):
     code = "from forkleft import Verifier\n\ndef mine(responses, answers):\n"
     (tmp_path / "my_judges.py").write_text(code + "    return Verifier('exact').judge(responses, answers)\n")
@@ -145,6 +146,7 @@ def test_a_stopped_run_of_several_processes_says_how_they_were_started(
         raise StoppedError("stopped", step=3, number=15)
 
 
+@pytest.mark.slow
 def test_a_run_of_the_paper_as_shipped_starts_and_its_result_is_evaluated_without_options(tmp_path, capsys):
     """A recipe of Efficient-DLM, with tiny models in the formats of the real ones."""
     from checkpoints_on_disk import write_autoregressive, write_checkpoint
@@ -338,6 +340,7 @@ def test_a_teacher_on_a_server_teaches_the_same(tmp_path, capsys, monkeypatch, s
     assert "secret-7" not in written + capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_question_that_the_server_cannot_read_ends_the_run_by_name(tmp_path, capsys, served_teacher):
     from state_servers import refuse
 
@@ -364,6 +367,7 @@ def test_a_server_with_less_room_than_the_questions_need(tmp_path, capsys, serve
     assert re.search(r"a response of up to 64 exceed the teacher server's context of 70; shorten", told)
 
 
+@pytest.mark.slow
 def test_a_server_that_answers_may_be_gone_once_all_answers_are_there(tmp_path, capsys, monkeypatch, served_teacher):
     """First a server that generates, then, on the same machine, one that reads."""
     from forkleft.teacher import AnswerServer, load_teacher
@@ -442,6 +446,7 @@ def test_a_run_on_the_questions_that_another_had_on_a_route(tmp_path, capsys):
     assert "train_route is of the routes.jsonl that train_ids names" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_columns_are_those_of_one_data_set(tmp_path, monkeypatch):
     rows = [{"problem": "a=4;b=a+a;b?", "answer": "8"}]
     data = tmp_path / "rows.jsonl"

@@ -100,6 +100,7 @@ def test_what_an_evaluation_leaves_behind(whole, student):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torn", [False, True], ids=["whole lines", "torn line"])
 def test_killed_and_started_again_is_as_if_nothing_had_happened(whole, killed, tmp_path, calls, torn):
     shutil.copytree(killed, tmp_path, dirs_exist_ok=True)

@@ -46,6 +46,7 @@ def mean_loss(student, tasks):
     return loss / sum(task.weight for task in tasks)
 
 
+@pytest.mark.slow
 def test_training_is_deterministic_in_its_recipe():
     recipe = replace(TEACHERS["weak"], steps=3, batch=8)
     one, _ = train_teacher(recipe)
@@ -56,6 +57,7 @@ def test_training_is_deterministic_in_its_recipe():
     assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["block", slow("shifted")])
 def test_student_training_is_deterministic_and_learns(family):
     recipe = replace(STUDENTS[family], causal_steps=2, steps=3, last_steps=2, batch=4)
@@ -101,6 +103,7 @@ def test_the_last_phase_has_its_own_questions_and_blocks():
     assert two.family.block_size == 2 * recipe.first_block
 
 
+@pytest.mark.slow
 def test_training_learns():
     """A few dozen steps on a tiny model bring the loss well under that of a guess."""
     recipe = Pretraining(layers=1, width=48, steps=60, batch=16, lr=1e-2, warmup=5)
@@ -113,6 +116,7 @@ def test_training_learns():
     assert trained < 0.6 * fresh
 
 
+@pytest.mark.slow
 def test_the_rates_of_the_phases(monkeypatch):
     """A warm-up and a cosine to a twentieth; in the last phase a warm-up, a plateau, and zero at the end."""
     rates = []

@@ -6,6 +6,8 @@ from reports import HOSTILE, made_up_run, made_up_trace
 
 from forkleft.report.page import write_report
 
+# A browser takes seconds for each.
+pytestmark = pytest.mark.slow
 TRACES = [
     made_up_trace(0),
     made_up_trace(1, route="CE"),

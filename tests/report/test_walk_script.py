@@ -8,6 +8,8 @@ from reports import made_up_run, made_up_trace
 
 from forkleft.report.page import write_report
 
+# A browser takes seconds for each.
+pytestmark = pytest.mark.slow
 # Both models differ most at the first position that is taught, so that the others are on its right.
 TRACES = [made_up_trace(0, kl=[0.9, 0.5, 0.4, 0.3, 0.2, 0.1]), made_up_trace(1, route="CE"), made_up_trace(2, tokens=8)]
 

@@ -83,6 +83,7 @@ def test_many_experts_have_gradients_before_they_are_added_up(checkpointing):
     assert_held("qwen3_moe", OF_EXPERTS | {"num_experts": 64}, "float32", checkpointing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "sizes", "precision", "checkpointing"),
     [

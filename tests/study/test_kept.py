@@ -88,12 +88,14 @@ def test_another_study_takes_what_it_shares(tmp_path, kept):
     assert results.cells[results.places[0].cell].routes.first == (4, 4, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_model_that_must_be_measured_otherwise_is_trained_again(tmp_path, kept):
     root, _ = kept
     made, _ = run(tmp_path, root, seeds=[1, 2], decoding={"static": {}, "fast": {"passes": 4}})
     assert made.count("train") == 4 and made.count("answer") == 2
 
 
+@pytest.mark.slow
 def test_a_training_on_the_questions_of_another_needs_its_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_CALLS", str(tmp_path / "calls.jsonl"))
     root = tmp_path / "root"

@@ -52,6 +52,7 @@ def holder(tmp_path):
     process.communicate()
 
 
+@pytest.mark.slow
 def test_a_second_run_is_kept_out_until_the_first_is_gone(tmp_path, holder):
     """Killed without a word, it leaves its file but no lock."""
     folder = RunFolder(tmp_path / "run")
@@ -79,6 +80,7 @@ def test_all_processes_of_a_run_are_kept_out(tmp_path, holder):
     assert done.stdout.count(f"refused: another run is writing to {tmp_path / 'run'} (process {holder.pid}") == 2
 
 
+@pytest.mark.slow
 def test_looking_leaves_nothing_behind(tmp_path, holder):
     with pytest.raises(ForkLeftError, match="another run is writing to"):
         RunFolder(tmp_path / "run").check_usable()

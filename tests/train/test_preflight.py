@@ -140,6 +140,7 @@ def test_bf16_without_a_gpu(tmp_path, capsys, monkeypatch, no_weights):
     ]
 
 
+@pytest.mark.slow
 def test_a_run_is_checked_against_the_one_in_its_folder(tmp_path, capsys, monkeypatch):
     words = ["train", "--config", LAB, *QUICK, "--max_steps", "2", "--passes", "4", "--output_dir", str(tmp_path)]
     words += ["--eval_strategy", "no", "--save_steps", "1"]

@@ -236,6 +236,7 @@ def test_the_first_process_decides_and_nothing_goes_that_another_may_read(tmp_pa
     assert other["digested"] == []
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_digested_once(tmp_path, monkeypatch):
     """Also where the best model is loaded in the end: what the run has written or read itself is known to be whole."""
     settings = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}

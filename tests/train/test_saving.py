@@ -37,6 +37,7 @@ def test_a_run_goes_on_in_its_own_folder(tmp_path):
     assert sorted((tmp_path / "two").rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_intervals_may_change_when_a_run_is_resumed_and_then_hold(tmp_path, monkeypatch):
     """Transformers would warn of them, and go on with the old ones."""
     messages = []
@@ -48,6 +49,7 @@ def test_intervals_may_change_when_a_run_is_resumed_and_then_hold(tmp_path, monk
     assert [record.getMessage() for record in messages] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [{"max_steps": 2}, {"max_steps": -1, "num_train_epochs": 1}])
 def test_a_run_that_had_ended_says_so_when_it_is_resumed(tmp_path, caplog, length):
     settings = CHECKPOINTED | length
@@ -98,6 +100,7 @@ def test_a_run_that_was_broken_off_at_once_is_not_overwritten_by_another(tmp_pat
     assert logged_steps(tmp_path) == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_checkpoints_and_evaluations_at_listed_updates(tmp_path):
     """Three updates are an epoch, at whose end nothing is done twice."""
     settings = {"max_steps": 6, "save_at": [1, 3, 4], "eval_at": [3, 5], "save_strategy": "no"}
@@ -165,6 +168,7 @@ def test_a_folder_of_the_user_stays(tmp_path):
     assert (tmp_path / "_staging" / "notes").exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_is_not_evaluated_as_at_its_start(tmp_path):
     settings = CHECKPOINTED | {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2, "eval_on_start": True}
     make_trainer(tmp_path, **settings, trainer={"eval_dataset": ROWS[:2]}).train()
@@ -176,6 +180,7 @@ def test_a_run_that_goes_on_is_not_evaluated_as_at_its_start(tmp_path):
     assert again.args.eval_on_start
 
 
+@pytest.mark.slow
 def test_a_tied_head_is_not_missed_in_a_checkpoint(tmp_path, monkeypatch):
     """It is stored as the embedding. What is missed is still told."""
     from transformers import trainer as transformers_trainer

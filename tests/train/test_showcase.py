@@ -42,6 +42,7 @@ def test_the_same_questions_before_and_after_in_both_orders(tmp_path):
         assert {"student_right", "student_extracted", "entropy", "confidence"} <= row.keys()
 
 
+@pytest.mark.slow
 def test_a_run_learns_the_same_without_it(tmp_path):
     digests = []
     for questions in (0, 3):
@@ -74,6 +75,7 @@ def test_a_resumed_run_has_the_rows_of_an_uninterrupted_one(tmp_path):
     assert (tmp_path / "whole" / "showcase.jsonl").read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_between_two_rows_writes_all_of_them_later(tmp_path, monkeypatch):
     def made(name):
         return make_trainer(tmp_path / name, max_steps=2, showcase_questions=2, **CHECKPOINTED)

@@ -134,6 +134,7 @@ def warnings_of(folder):
 RUN = {"max_steps": 5, "save_strategy": "steps", "save_steps": 1, "verdicts": "neither"}
 
 
+@pytest.mark.slow
 def test_a_run_warns_once_in_terminal_metrics_and_card_and_a_resumed_one_the_same(tmp_path, monkeypatch, capsys):
     """Resumed before and after the update that showed the signs."""
     monkeypatch.setattr(module, "_QUESTIONS", 12)

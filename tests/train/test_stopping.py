@@ -94,6 +94,7 @@ def test_a_run_that_was_stopped_and_resumed_is_the_same_run(tmp_path, event, at,
         assert without_times(tmp_path / "run" / name) == without_times(tmp_path / "whole" / name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "within", "after"])
 def test_a_run_does_not_wait_for_an_evaluation_and_makes_it_when_it_goes_on(tmp_path, monkeypatch, moment):
     settings = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 5}
@@ -123,6 +124,7 @@ def test_a_run_does_not_wait_for_an_evaluation_and_makes_it_when_it_goes_on(tmp_
     assert state_digest(again) == state_digest(whole)
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_is_made_late_may_be_the_best(tmp_path):
     settings = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
     settings |= {"load_best_model_at_end": True}
@@ -135,6 +137,7 @@ def test_an_evaluation_that_is_made_late_may_be_the_best(tmp_path):
     assert again.state.best_model_checkpoint == str(tmp_path / "run" / "checkpoint-2")
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_is_made_late_may_end_the_run(tmp_path):
     class Enough(TrainerCallback):
         def on_evaluate(self, args, state, control, **others):
@@ -150,6 +153,7 @@ def test_an_evaluation_that_is_made_late_may_end_the_run(tmp_path):
     assert again.state.global_step == 2
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_before_the_evaluation_says_afterwards_that_there_was_none(tmp_path):
     """Three updates are an epoch: one saves, the other evaluates."""
     settings = {"eval_strategy": "epoch", "save_strategy": "steps", "save_steps": 3, "max_steps": 5}
@@ -190,6 +194,7 @@ def server_gone():
     raise ForkLeftError("no hidden states from http://localhost:1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ["server", "gradient"])
 def test_an_error_within_an_update_costs_that_update_alone(tmp_path, error):
     whole = with_dropout(tmp_path / "whole")
@@ -233,6 +238,7 @@ def test_an_error_stays_the_error_if_nothing_can_be_saved(tmp_path, monkeypatch,
     assert "what was learned since the last checkpoint is lost: could not save to" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_wait_for_a_server(tmp_path):
     whole = stopping(tmp_path / "whole")
     whole.train()

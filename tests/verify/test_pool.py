@@ -97,6 +97,7 @@ def judged(replies):
     return [judged for _, _, judged in replies]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["math", slow("opdlm")])
 def test_hostile_answers_are_not_right_and_keep_nobody_waiting(small_pool, kind):
     requests = asked(*ENDLESS, *HOSTILE, answer="5", kind=kind)

@@ -10,6 +10,8 @@ from forkleft.report.play.writing import Player
 from forkleft.rollout import generate
 from forkleft.students import load_student
 
+# A browser takes seconds for each.
+pytestmark = pytest.mark.slow
 NAMES = ("lab:student-block", "lab:student-shifted")
 # A mask is drawn, not written.
 MASK = "▒"
