@@ -28,7 +28,7 @@ from forkleft.students.shards import checkpoint_folder, read_json, shown, write_
 from forkleft.students.student import Student, embedding_rows
 
 _LOG = logging.getLogger(__name__)
-# The small files of a checkpoint that belong to its format.
+# The small files of a checkpoint: those that loading reads, and others that belong to it.
 _LOADED = (
     "tokenizer*.json",
     "special_tokens_map.json",

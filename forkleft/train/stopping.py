@@ -55,7 +55,7 @@ class StopRequest:
         self._number = number
         if int(os.environ.get("RANK", 0)) == 0:
             # Not `print`: the signal may have come in the middle of one.
-            ends = "ends after this update, or before it if that waits for a server, with a checkpoint"
+            ends = "ends after this update, with a checkpoint (a wait for a server ends now)"
             text = f"{Signals(number).name}: {ends}; a second signal ends it at once"
             os.write(2, f"\nforkleft: {text}\n".encode())
         return self._alone
