@@ -59,6 +59,8 @@ ORDERS: dict[str, Priority] = {
 # Four megabytes, and as much again for their exponentials.
 _CACHED_NUMBERS = 2**20
 _RUN_WORDS = 256
+# Up to so many numbers, the calls that cutting takes cost more than it saves.
+_FEW_NUMBERS = 2**16
 
 
 def check_order(order: Order, option: str = "order") -> None:
@@ -155,7 +157,7 @@ def _maximum(logits_CV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     words: the maximum of each is found first, and the place only within the best.
     """
     words = logits_CV.shape[1]
-    if words < 4 * _RUN_WORDS:
+    if words < 4 * _RUN_WORDS or logits_CV.numel() < _FEW_NUMBERS:
         return logits_CV.max(dim=-1)
     whole = words // _RUN_WORDS
     highest = [logits_CV[:, : whole * _RUN_WORDS].unflatten(1, (whole, _RUN_WORDS)).amax(dim=-1)]

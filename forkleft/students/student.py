@@ -14,6 +14,8 @@ from forkleft.students.family import Family
 from forkleft.students.reading import read_rows
 from forkleft.vocabulary import Vocabulary
 
+# A head that no cache holds (16 MB in float32), and rows that are few beside it: with 12, nothing is won.
+_LARGE_HEAD, _FEW_ROWS = 2**22, 8
 _SUPPORTED = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"})
 
 
@@ -159,7 +161,7 @@ class Student:
 
     def logits(self, hidden_SD: torch.Tensor) -> torch.Tensor:
         """`logits_SV` over the output head, at least float32, −inf outside 𝒱."""
-        logits_SV = self.model.get_output_embeddings()(hidden_SD)
+        logits_SV = _projected(self.model.get_output_embeddings(), hidden_SD)
         logits_SV = logits_SV.to(torch.promote_types(logits_SV.dtype, torch.float32))
         # Few columns are excluded: filling them is cheaper than masking the whole vocabulary.
         self._excluded_ids = self._excluded_ids.to(logits_SV.device, non_blocking=True)
@@ -187,6 +189,19 @@ class Student:
                 f"context of {self.context}; shorten the prompt, or the response budget with "
                 "--max-new-tokens (in Python and in recipes max_new_tokens)"
             )
+
+
+def _projected(head: torch.nn.Module, hidden_SD: torch.Tensor) -> torch.Tensor:
+    """The head's product, by the head itself unless it is a plain one on a CPU that is much larger than the rows.
+
+    Such a product takes as long as it takes to read the head, and with its factors exchanged half of that.
+    """
+    plain = type(head) is torch.nn.Linear and head.bias is None and type(head.weight) is torch.nn.Parameter
+    if not plain or head.weight.device.type != "cpu" or head.weight.dtype not in (torch.float32, torch.float64):
+        return head(hidden_SD)
+    if len(hidden_SD) > _FEW_ROWS or head.weight.numel() < _LARGE_HEAD:
+        return head(hidden_SD)
+    return torch.mm(head.weight, hidden_SD.T).T.contiguous()
 
 
 def embedding_rows(model: PreTrainedModel) -> int:

@@ -99,13 +99,14 @@ def test_summary(dtype, words):
     assert (tokens[3], tokens[4], tokens[5]) == (0, words - 1, 0)
 
 
+@pytest.mark.parametrize("rows", [1, 64])
 @pytest.mark.parametrize("words", [30, 2048, 1500])
-def test_the_first_of_equally_likely_tokens_is_taken(words):
-    """Within a run of words, and over several."""
+def test_the_first_of_equally_likely_tokens_is_taken(words, rows):
+    """In a whole row; and where many rows are cut into runs of words, within a run and over several."""
     for places in ((3, 9), (2, words - 1), (words - 2, words - 1), (0, 1)):
-        logits = torch.zeros(1, words)
-        logits[0, list(places)] = 1.0
-        assert summarise(logits)[2].tolist() == [places[0]]
+        logits = torch.zeros(rows, words)
+        logits[:, list(places)] = 1.0
+        assert summarise(logits)[2].tolist() == [places[0]] * rows
 
 
 def test_sample_follows_the_distribution():

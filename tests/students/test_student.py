@@ -77,6 +77,22 @@ def test_logits_are_float32_and_excluded_ids_at_minus_infinity():
     assert logits.isinf().any(0).nonzero().flatten().tolist() == [38, 39]
 
 
+def test_few_rows_at_a_large_head_are_its_plain_product(monkeypatch):
+    """Below eight rows the factors are exchanged: the same numbers and gradients, laid out in the same way."""
+    monkeypatch.setattr("forkleft.students.student._LARGE_HEAD", 40 * 32)
+    student = tiny_student(BLOCK, dtype=torch.float64)
+    head = student.head_weight
+    for rows in (1, 3, 8, 9):
+        hidden_SD = torch.randn(rows, 32, dtype=torch.float64, requires_grad=True)
+        logits_SV = student.logits(hidden_SD)
+        weights_SV = torch.randn(rows, 38, dtype=torch.float64)
+        found = torch.autograd.grad((logits_SV[:, :38] * weights_SV).sum(), (hidden_SD, head))
+        assert logits_SV.is_contiguous()
+        assert_exact(logits_SV[:, :38], torch.einsum("sd,vd->sv", hidden_SD, head)[:, :38])
+        assert_exact(found[0], weights_SV @ head[:38])
+        assert_exact(found[1][:38], weights_SV.T @ hidden_SD)
+
+
 def test_padded_rows_of_the_head_never_enter_a_distribution():
     """A head of 128 rows over a tokenizer of 104 tokens; whatever stands in the rest, even NaN, changes nothing."""
     tokenizer = build_tokenizer()
