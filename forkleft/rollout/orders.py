@@ -140,7 +140,7 @@ def summarise(logits_UV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torc
 
 
 def _summarise(logits_CV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    top_C, token_C = _maximum(logits_CV)
+    top_C, token_C = maximum(logits_CV)
     relative_CV = logits_CV.sub_(top_C[:, None])
     exp_CV = relative_CV.exp()
     sum_C = exp_CV.sum(dim=-1)
@@ -150,7 +150,7 @@ def _summarise(logits_CV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, tor
     return entropy_C.clamp_(min=0), sum_C.reciprocal(), token_C
 
 
-def _maximum(logits_CV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def maximum(logits_CV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The maximum of each row and where it is; the first place at a tie.
 
     On a CPU, finding the place takes ten times as long as finding the maximum. So long rows are cut into runs of W

@@ -8,11 +8,12 @@ operation. They are planned for the worst batch: every question on the route tha
 reference of the whole budget.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from forkleft.objective.head import chunk_rows
+from forkleft.objective.head import tile_shape
 from forkleft.objective.routes import Route
 from forkleft.rollout.sampler import TABLE_NUMBERS
 from forkleft.scale import work
@@ -24,9 +25,10 @@ from forkleft.scale.work import Work
 # that FSDP2 gathers in bfloat16, so that everything is.
 Precision = Literal["float32", "autocast", "bfloat16"]
 
-# Of a sequence of tables, each `(chunk, words)` in float32, how many exist at once (`objective/head.py`): three buffers
-# and a product in the forward, two in the backward, where bfloat16 needs a copy of half the size.
-_FORWARD_TABLES, _BACKWARD_TABLES, _CAST_TABLES = 4, 2, 0.5
+# How many tiles of logits exist at once in float32 (`objective/head.py`): logits and exponentials in the forward, one in
+# the backward, where bfloat16 needs a copy of half the size. A teacher has one more (32 MB), which is not counted: the
+# route that reads most asks no teacher.
+_FORWARD_TILES, _BACKWARD_TILES, _CAST_TILES = 2, 1, 0.5
 # Tables of the words in float32, beside the product of the head itself: logits and probabilities (`rollout/orders.py`).
 _LOGIT_TABLES = 2
 
@@ -109,7 +111,7 @@ def teacher_memory(setting: Setting) -> dict[str, float]:
 
 
 def update_memory(setting: Setting) -> dict[str, float]:
-    """While the student is read and learns: activations of the packed readout, and the head in chunks."""
+    """While the student is read and learns: activations of the packed readout, and the head in tiles."""
     student, precision = setting.student, precision_of(setting)
     live, probed = live_work(setting) * setting.at_once, work.probe(setting.family, setting.longest, setting.reading)
     how: dict[str, bool] = {"checkpointing": setting.checkpointing, "frozen": setting.adapter_rank is not None}
@@ -216,12 +218,12 @@ def passing(shape: Shape, number: int) -> float:
 
 def head_memory(shape: Shape, rows: float, precision: Precision, *, trained: bool) -> float:
     """Bytes that the head takes at most, in the forward or the backward of its losses (`objective/head.py`)."""
-    table = 4 * shape.words * min(chunk_rows(shape.words), rows)
-    cast = 2 * shape.head if precision == "autocast" else 0
-    tables = _BACKWARD_TABLES + (0 if precision == "float32" else _CAST_TABLES)
-    # Its gradient is summed in float32; in bfloat16 the part of a chunk is a table of its own.
+    rows_of_tile, words_of_tile = tile_shape(math.ceil(rows), shape.words, "cuda")
+    tile = 4 * rows_of_tile * words_of_tile
+    tiles = _BACKWARD_TILES + (0 if precision == "float32" else _CAST_TILES)
+    # Its gradient is summed in float32; in bfloat16 the sum is cast at the end.
     gradient = (4 if precision == "float32" else 6) * shape.head if trained else 0
-    return cast + max(_FORWARD_TABLES * table, tables * table + gradient)
+    return max(_FORWARD_TILES * tile, tiles * tile + gradient)
 
 
 def _held(setting: Setting) -> int:

@@ -10,7 +10,7 @@ from forkleft.objective.head import TeacherRows, head_rows
 from forkleft.objective.losses import mixture
 
 ROWS, WIDTH, TEACHER_WIDTH, WORDS = 11, 6, 5, 40
-EXCLUDED = torch.zeros(WORDS, dtype=torch.bool).index_fill_(0, torch.tensor([3, 38, 39]), True)
+EXCLUDED = torch.zeros(WORDS, dtype=torch.bool).index_fill_(0, torch.tensor([0, 1, 3, 38, 39]), True)
 VALID = [u for u in range(WORDS) if not EXCLUDED[u]]
 MERGED = (7, 8, 20)
 
@@ -26,7 +26,9 @@ def inputs(dtype=torch.float64):
     teacher = TeacherRows(
         random(ROWS, TEACHER_WIDTH, seed=2, dtype=dtype), random(WORDS + 1, TEACHER_WIDTH, seed=3, dtype=dtype)
     )
-    targets = torch.tensor([VALID[k] for k in torch.randperm(37, generator=torch.Generator().manual_seed(4))[:ROWS]])
+    targets = torch.tensor(
+        [VALID[k] for k in torch.randperm(len(VALID), generator=torch.Generator().manual_seed(4))[:ROWS]]
+    )
     return hidden, weight, targets, teacher
 
 
@@ -51,12 +53,18 @@ def full_rows(hidden, weight, targets, teacher, merged=()):
     }
 
 
-@pytest.fixture(params=[1, 4, ROWS, 100], ids=lambda rows: f"{rows}-rows-a-chunk")
-def chunk(request, monkeypatch):
-    monkeypatch.setattr(head, "_CHUNK_NUMBERS", request.param * WORDS)
+@pytest.fixture(
+    params=[(1, WORDS), (4, WORDS), (4, 9), (3, 2), (ROWS, 1), (1, 1), (2 * ROWS, 2 * WORDS)],
+    ids=lambda tile: f"{tile[0]}x{tile[1]}",
+)
+def tile(request, monkeypatch):
+    """Rows and words of a tile. Some tiles have no word of 𝒱, the first among them."""
+    rows, words = request.param
+    monkeypatch.setattr(head, "_CPU_NUMBERS", rows * words)
+    monkeypatch.setattr(head, "_TILE_WORDS", words)
 
 
-@pytest.mark.usefixtures("chunk")
+@pytest.mark.usefixtures("tile")
 @pytest.mark.parametrize("merged", [(), MERGED], ids=["apart", "merged"])
 def test_equals_full_logits(merged):
     """All numbers of all rows, and gradients with a weight of its own for each."""
@@ -80,7 +88,7 @@ def gradients(values, hidden, weight):
     return torch.autograd.grad(loss, (hidden, weight))
 
 
-@pytest.mark.usefixtures("chunk")
+@pytest.mark.usefixtures("tile")
 @pytest.mark.parametrize("merged", [(), MERGED], ids=["apart", "merged"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lower_precision_is_as_exact_as_full_logits(merged, dtype):
@@ -98,7 +106,7 @@ def test_lower_precision_is_as_exact_as_full_logits(merged, dtype):
         assert_no_worse(one, two, three)
 
 
-@pytest.mark.usefixtures("chunk")
+@pytest.mark.usefixtures("tile")
 def test_without_a_teacher():
     hidden, weight, targets, teacher = inputs()
     rows, expected = head_rows(hidden, weight, targets, EXCLUDED), full_rows(hidden, weight, targets, teacher)
@@ -111,7 +119,7 @@ def test_without_a_teacher():
         assert_exact(one, two)
 
 
-@pytest.mark.usefixtures("chunk")
+@pytest.mark.usefixtures("tile")
 def test_a_teacher_for_the_first_rows_only():
     hidden, weight, targets, teacher = inputs()
     some = TeacherRows(teacher.hidden_KE[:5], teacher.weight_VE)
@@ -139,7 +147,7 @@ def test_gradcheck():
 def test_gradient_identities_of_the_paper(alpha):
     """∇_z = p − [αt + (1−α)e_y]. With the identity as head, hidden states are logits."""
     logits, teacher_logits = random(5, WORDS, seed=0).requires_grad_(), random(5, WORDS, seed=1)
-    targets = torch.tensor([0, 5, 9, 30, 37])
+    targets = torch.tensor([2, 5, 9, 30, 37])
     eye = torch.eye(WORDS, dtype=torch.float64)
     rows = head_rows(logits, eye, targets, EXCLUDED, teacher=TeacherRows(teacher_logits, eye))
     mixture(rows.kl_K, rows.nll_S, alpha).sum().backward()
@@ -157,7 +165,7 @@ def test_kl_is_positive_and_zero_only_at_equality():
         assert (head_rows(hidden, weight, targets, EXCLUDED, teacher=other).kl_K > 1e-3).all()
     # What lies outside 𝒱 is no difference.
     outside = weight.detach().clone()
-    outside[[3, 38, 39, 41]] += 100.0
+    outside[[0, 1, 3, 38, 39, 41]] += 100.0
     again = head_rows(hidden, weight, targets, EXCLUDED, teacher=TeacherRows(hidden.detach(), outside))
     assert torch.equal(again.kl_K, same.kl_K)
 
@@ -215,8 +223,22 @@ def test_frozen_head_and_no_rows():
     assert weight.grad.abs().max() == 0
 
 
+def test_a_tile_has_few_rows_of_many_words_or_many_of_some():
+    words = 151_936
+    shapes = {rows: head.tile_shape(rows, words, "cpu") for rows in (0, 1, 6, 256, 512, 5000)}
+    assert shapes == {
+        0: (1, words),
+        1: (1, words),
+        6: (6, words),
+        256: (256, 4096),
+        512: (512, 2048),
+        5000: (512, 2048),
+    }
+    assert head.tile_shape(5000, words, "cuda") == (4096, 2048)
+
+
 def test_nothing_of_the_size_of_all_logits_is_kept(monkeypatch):
-    monkeypatch.setattr(head, "_CHUNK_NUMBERS", 2 * WORDS)
+    monkeypatch.setattr(head, "_CPU_NUMBERS", 2 * WORDS)
     hidden, weight, targets, teacher = inputs()
     sizes = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
