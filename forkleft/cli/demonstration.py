@@ -1,22 +1,27 @@
 """The demo behind `forkleft demo` and `make demo`: distil the lab's student, and measure what it learned.
 
 It is `forkleft train` with the lab's recipe, `forkleft eval` before and after, and `forkleft compare`. All settings of
-the training are in the recipe (`recipes/lab.yaml`, in the package `lab/recipe.yaml`).
+the training are in the recipe (`recipes/lab.yaml`, in the package `lab/recipe.yaml`). Several processes share the work,
+if they were started together (`forkleft/processes.py`, `torchrun`).
 """
 
+from functools import partial
 from pathlib import Path
 
+from accelerate import PartialState
 from rich.console import Console
 
 from forkleft.cli import runs
 from forkleft.errors import ForkLeftError
 from forkleft.evaluate.compare import compare
-from forkleft.evaluate.evaluation import load_evaluated, run_evaluation
+from forkleft.evaluate.evaluation import load_evaluated, result_line, run_evaluation
+from forkleft.evaluate.results import read_results
 from forkleft.files import check_writable
 from forkleft.lab import models
 from forkleft.lab.benchmarks import lab_set
 from forkleft.students.bundled import local_path
 from forkleft.train.config import ForkLeftConfig
+from forkleft.train.folders import in_main_process
 from forkleft.train.recipes import Recipe, read_options, recipe_of
 
 RECIPE = Path(models.__file__).with_name("recipe.yaml")
@@ -33,16 +38,14 @@ def demo(
     """
     if updates is not None and updates < 1:
         raise ForkLeftError(f"expected at least 1 update, found {updates}")
-    folder = _free_folder() if output is None else output
-    if folder.exists():
-        raise ForkLeftError(f"{folder} exists already; name a new folder")
-    check_writable(folder)
+    # Always on the CPU: a GPU computes other last digits.
+    state = PartialState(cpu=True)
+    folder = in_main_process(partial(_new_folder, output))
     given = {"student": student and f"lab:{student}", "teacher": teacher and f"lab:{teacher}", "max_steps": updates}
     said = read_options(RECIPE) | {name: value for name, value in given.items() if value is not None}
-    # Always on the CPU: a GPU computes other last digits.
     said |= {"output_dir": str(folder), "use_cpu": True}
     recipe, config = recipe_of(said)
-    console = Console()
+    console = Console(quiet=not state.is_main_process)
     console.print(_introduction(recipe, config), highlight=False)
     results = folder / "results"
     _headed("Before training", console)
@@ -51,9 +54,10 @@ def demo(
     runs.train(recipe, config, said)
     _headed("After training", console)
     _evaluate(str(folder), results / "trained", console)
-    _headed("Before (A) and after (B)", console)
-    compare(results / "base", results / "trained", console=console)
-    runs.end(folder)
+    if state.is_main_process:
+        _headed("Before (A) and after (B)", console)
+        compare(results / "base", results / "trained", console=console)
+        runs.end(folder)
 
 
 def _introduction(recipe: Recipe, config: ForkLeftConfig) -> str:
@@ -75,8 +79,25 @@ def _headed(title: str, console: Console) -> None:
 
 
 def _evaluate(model: str, output: Path, console: Console) -> None:
+    # A model that the others have just trained must be there, and after this its results.
+    state = PartialState()
+    state.wait_for_everyone()
     evaluated = load_evaluated(model, device="cpu")
-    run_evaluation(evaluated, [lab_set(name) for name in SETS], output, name=model, console=console)
+    told = run_evaluation(evaluated, [lab_set(name) for name in SETS], output, name=model, console=console)
+    state.wait_for_everyone()
+    # The process that ends a set as the last has its figures, and may not be the one that speaks.
+    for name, found in read_results(output).items():
+        if name not in told:
+            console.print(result_line(name, found.summary), highlight=False, markup=False)
+
+
+def _new_folder(output: Path | None) -> Path:
+    """Raises ForkLeftError if the folder exists already or cannot be made."""
+    folder = _free_folder() if output is None else output
+    if folder.exists():
+        raise ForkLeftError(f"{folder} exists already; name a new folder")
+    check_writable(folder)
+    return folder
 
 
 def _free_folder() -> Path:

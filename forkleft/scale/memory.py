@@ -25,9 +25,9 @@ from forkleft.scale.work import Work
 # that FSDP2 gathers in bfloat16, so that everything is.
 Precision = Literal["float32", "autocast", "bfloat16"]
 
-# How many tiles of logits exist at once in float32 (`objective/head.py`): logits and exponentials in the forward, one in
-# the backward, where bfloat16 needs a copy of half the size. A teacher has one more (32 MB), which is not counted: the
-# route that reads most asks no teacher.
+# How many tiles of logits exist at once in float32 (`objective/head.py`): logits and exponentials in the forward, one
+# in the backward, where bfloat16 needs a copy of half the size. A teacher has one more (32 MB), which is not counted:
+# the route that reads most asks no teacher.
 _FORWARD_TILES, _BACKWARD_TILES, _CAST_TILES = 2, 1, 0.5
 # Tables of the words in float32, beside the product of the head itself: logits and probabilities (`rollout/orders.py`).
 _LOGIT_TABLES = 2

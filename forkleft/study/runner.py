@@ -8,7 +8,6 @@ command has ended too. The files on disk say what is done, so a new runner resum
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,20 +16,14 @@ from pathlib import Path
 from typing import TextIO
 
 from forkleft.errors import ForkLeftError
+from forkleft.processes import KEEP_BUFFERS, PROGRAM
 from forkleft.signals import at_first_signal, leave
 from forkleft.study.cells import CellFolder, Failure, Task, writing
 from forkleft.study.grid import Cell
 from forkleft.study.progress import GridProgress
 
-PROGRAM = (sys.executable, "-m", "forkleft")
 _POLL_SECONDS = 0.1
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# glibc keeps large buffers instead of giving them back after every operation (docs/training.md, *On a CPU*).
-_KEEP_BUFFERS = {
-    "MALLOC_MMAP_THRESHOLD_": "1073741824",
-    "MALLOC_TRIM_THRESHOLD_": "8589934592",
-    "MALLOC_TOP_PAD_": "67108864",
-}
 
 
 def run_cells(
@@ -62,7 +55,7 @@ class _Runner:
         self.cells, self.progress, self.jobs, self.program = cells, progress, jobs, program
         threads = str(max(1, (os.cpu_count() or 1) // jobs))
         ours = dict.fromkeys(_THREADS, threads) | {"TOKENIZERS_PARALLELISM": "false"}
-        self.environment = _KEEP_BUFFERS | os.environ | ours
+        self.environment = KEEP_BUFFERS | os.environ | ours
         self.waiting = {digest: CellFolder(root, cell) for digest, cell in cells.items()}
         # Read only once; they are for the time left.
         self.tasks = {digest: folder.tasks() for digest, folder in self.waiting.items()}

@@ -80,6 +80,9 @@ class RunConfig(TrainingArguments):
     logging_steps: float = option(1, "Updates between two lines of the log.")
     logging_nan_inf_filter: bool = option(False, "A loss that is not finite stops the training instead.")
     remove_unused_columns: bool = option(False, "The columns of the data are questions and answers, not model inputs.")
+    ddp_find_unused_parameters: bool | None = option(
+        False, "Whether DDP looks for weights without a gradient; every update reaches all, so there are none."
+    )
     # None only until `__post_init__`, which decides.
     bf16: bool | None = option(  # type: ignore[assignment]
         None, "Autocast to bfloat16, over float32 weights. Default: where the GPU can."
