@@ -1,4 +1,4 @@
-"""Losses at the output head in chunks against the table of all logits: time and peak memory, weight gradient included.
+"""Losses at the output head in tiles against the table of all logits: time and peak memory, weight gradient included.
 
 Width 256, 151,936 words; KL with entropy and max log-prob. Times are those of 256 rows; memory is what 1,024 rows need
 in a process of their own beyond the inputs, which both sides have in common.
@@ -39,7 +39,7 @@ class Case:
         self.targets_S = torch.randint(0, WORDS - EXCLUDED, (rows,), generator=generator)
 
     def ours(self) -> dict[str, torch.Tensor]:
-        """In chunks."""
+        """In tiles."""
         teacher = TeacherRows(self.teacher["hidden"], self.teacher["weight"])
         rows = head_rows(
             self.student["hidden"], self.student["weight"], self.targets_S, self.excluded_V, teacher=teacher

@@ -25,6 +25,10 @@ class NotFiniteError(ForkLeftError):
     """The gradient of an update is not finite, in all processes of a run alike."""
 
 
+class ToldError(ForkLeftError):
+    """A mistake that the main process has found, and tells, in the other processes of a run."""
+
+
 class StoppedError(ForkLeftError):
     """A signal has ended a run after update `step`, of which there is a checkpoint unless it is 0.
 

@@ -26,9 +26,9 @@ def add(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> None:
     """`forkleft demo`, which starts itself in two processes, or is one of them."""
     if "RANK" not in os.environ:
-        named = {"output": options.output, "student": options.student, "teacher": options.teacher}
-        named |= {"updates": options.updates}
-        words = [word for name, value in named.items() if value is not None for word in (f"--{name}", str(value))]
+        said = {name: getattr(options, name) for name in ("output", "student", "teacher", "updates")}
+        words = [word for name, value in said.items() if value is not None for word in (f"--{name}", str(value))]
+        words += ["--debug"] if options.debug else []
         if code := run_together(["demo", *words], _PROCESSES):
             sys.exit(code)
         return

@@ -5,8 +5,10 @@ the training are in the recipe (`recipes/lab.yaml`, in the package `lab/recipe.y
 if they were started together (`forkleft/processes.py`, `torchrun`).
 """
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from accelerate import PartialState
 from rich.console import Console
@@ -22,7 +24,7 @@ from forkleft.lab.benchmarks import lab_set
 from forkleft.students.bundled import local_path
 from forkleft.train.config import ForkLeftConfig
 from forkleft.train.folders import in_main_process
-from forkleft.train.recipes import Recipe, read_options, recipe_of
+from forkleft.train.recipes import read_options, recipe_of
 
 RECIPE = Path(models.__file__).with_name("recipe.yaml")
 SETS = ("chain-3", "chain-4", "chain-5")
@@ -36,17 +38,15 @@ def demo(
     student, teacher: names of the lab's models. Arguments that are not given are taken from the recipe. Raises
     ForkLeftError if the folder exists already or cannot be made, or there is nothing to do.
     """
-    if updates is not None and updates < 1:
-        raise ForkLeftError(f"expected at least 1 update, found {updates}")
-    # Always on the CPU: a GPU computes other last digits.
-    state = PartialState(cpu=True)
-    folder = in_main_process(partial(_new_folder, output))
     given = {"student": student and f"lab:{student}", "teacher": teacher and f"lab:{teacher}", "max_steps": updates}
     said = read_options(RECIPE) | {name: value for name, value in given.items() if value is not None}
+    # Always on the CPU: a GPU computes other last digits.
+    state = PartialState(cpu=True)
+    folder = in_main_process(partial(_new_folder, output, said))
     said |= {"output_dir": str(folder), "use_cpu": True}
     recipe, config = recipe_of(said)
     console = Console(quiet=not state.is_main_process)
-    console.print(_introduction(recipe, config), highlight=False)
+    console.print(_introduction(said, config), highlight=False)
     results = folder / "results"
     _headed("Before training", console)
     _evaluate(recipe.student, results / "base", console)
@@ -60,13 +60,19 @@ def demo(
         runs.end(folder)
 
 
-def _introduction(recipe: Recipe, config: ForkLeftConfig) -> str:
-    """A text that says who learns from whom. Raises ForkLeftError if they are not a student and a teacher."""
-    student, teacher = (models.read_card(local_path(name)) for name in (recipe.student, recipe.teacher))
+def _cards(said: Mapping[str, Any]) -> tuple[models.Card, models.Card]:
+    """Those of student and teacher. Raises ForkLeftError if they are none."""
+    student, teacher = (models.read_card(local_path(said[name])) for name in ("student", "teacher"))
     if student.family is None or teacher.family is not None:
         raise ForkLeftError(
             f"{student.name} cannot learn from {teacher.name}: expected a student and a teacher of the lab"
         )
+    return student, teacher
+
+
+def _introduction(said: Mapping[str, Any], config: ForkLeftConfig) -> str:
+    """A text that says who learns from whom."""
+    student, teacher = _cards(said)
     return (
         f"[bold]{student.name}[/], a diffusion model of {student.parameters:,} parameters that hardly\n"
         f"ever saw `*`, learns from [bold]{teacher.name}[/], an autoregressive one of\n"
@@ -91,8 +97,11 @@ def _evaluate(model: str, output: Path, console: Console) -> None:
             console.print(result_line(name, found.summary), highlight=False, markup=False)
 
 
-def _new_folder(output: Path | None) -> Path:
-    """Raises ForkLeftError if the folder exists already or cannot be made."""
+def _new_folder(output: Path | None, said: Mapping[str, Any]) -> Path:
+    """The folder of the run. Raises ForkLeftError if it exists already or cannot be made, or there is nothing to do."""
+    if said["max_steps"] < 1:
+        raise ForkLeftError(f"expected at least 1 update, found {said['max_steps']}")
+    _cards(said)
     folder = _free_folder() if output is None else output
     if folder.exists():
         raise ForkLeftError(f"{folder} exists already; name a new folder")

@@ -30,7 +30,7 @@ from forkleft.cli import (
     study,
     train,
 )
-from forkleft.errors import ForkLeftError, StoppedError, did_you_mean
+from forkleft.errors import ForkLeftError, StoppedError, ToldError, did_you_mean
 from forkleft.signals import EndedBySignal, at_first_signal, exit_code, leave
 
 # In the order in which --help names them. Heavy modules are imported only when a command runs.
@@ -103,7 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ForkLeftError as error:
         if options.debug:
             raise
-        print(f"forkleft: {error}", file=sys.stderr)
+        if not isinstance(error, ToldError):
+            print(f"forkleft: {error}", file=sys.stderr)
         return _USER_MISTAKE
     except KeyboardInterrupt as error:
         number = error.number if isinstance(error, EndedBySignal) else signal.SIGINT

@@ -257,7 +257,7 @@ CHECKS = (
         "cached rollouts = whole canvas every pass", "the cache changes nothing in what the student writes", _rollouts
     ),
     Check("a row does not depend on its neighbours", "batches of any size write the same", _neighbours),
-    Check("chunked losses = full logits", "NLL, KL, entropy, confidence are exact at any number of words", _losses),
+    Check("losses in tiles = full logits", "NLL, KL, entropy, confidence are exact at any number of words", _losses),
 )
 
 

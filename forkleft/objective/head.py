@@ -25,6 +25,7 @@ Shapes: S rows, of which the first K have a teacher; R rows of a tile, of which 
 of them merged; D and E the widths of student and teacher.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,8 +39,9 @@ from forkleft.rollout.orders import maximum
 
 # Numbers of a tile: four megabytes on a CPU, eight times as many elsewhere, where few large operations are better.
 _CPU_NUMBERS, _DEVICE_NUMBERS = 2**20, 2**23
-# With many rows, so many words: with fewer, finding the highest would take as long as the products.
-_TILE_WORDS = 2048
+# With many rows, so many words: with fewer, finding the highest would take as long as the products. With few rows, no
+# more than so many: products with the head's part have that size, too.
+_TILE_WORDS, _MOST_WORDS = 2048, 2**15
 # A logit outside 𝒱: its exponential is 0 beside any other's, and times that it is 0, as −inf would not be.
 _OUTSIDE = -1e30
 
@@ -78,9 +80,9 @@ def head_rows(
 ) -> HeadRows:
     """Losses, entropy and confidence of every row; gradients flow to `hidden_SD` and `weight_VD`.
 
-    targets_S: y_s, ids within 𝒱. excluded_V: which ids are outside 𝒱 and get −inf in both models; rows of a head beyond
-    V are outside 𝒱 too. merged_ids: ids of 𝒱 that count as one event in the KL (the stop ids, if the models have
-    different EOS tokens). Raises ForkLeftError if shapes disagree.
+    targets_S: y_s, ids within 𝒱. excluded_V: which ids are outside 𝒱 and have no probability in either model; so
+    are rows of a head beyond V. merged_ids: ids of 𝒱 that count as one event in the KL (the stop ids, if the models
+    have different EOS tokens). Raises ForkLeftError if shapes disagree.
     """
     words, device = len(excluded_V), hidden_SD.device
     if teacher is None:
@@ -90,7 +92,8 @@ def head_rows(
     if torch.is_autocast_enabled(device.type):
         precision = torch.get_autocast_dtype(device.type)
     rows_R, words_C = tile_shape(len(hidden_SD), words, device.type)
-    tiles = _tiles(words, words_C, excluded_V, merged_ids, device)
+    # Without rows one tile is enough: it connects the head to the loss.
+    tiles = _tiles(words if len(hidden_SD) else words_C, words_C, excluded_V, merged_ids, device)
     with torch.autocast(device.type, enabled=False):
         # Autograd handles the cast of the hidden states, which is small. The head is cast tile by tile.
         targets_S = targets_S.to(device, non_blocking=True)
@@ -210,9 +213,9 @@ class _Sums:
         return self.mass_R.log()
 
     @property
-    def negative_entropy_R(self) -> torch.Tensor:
-        """Σ p log p."""
-        return self.weighted_R / self.mass_R - self.log_mass_R
+    def entropy_R(self) -> torch.Tensor:
+        """−Σ p log p."""
+        return self.log_mass_R - self.weighted_R / self.mass_R
 
 
 def _reduced(
@@ -229,7 +232,8 @@ def _reduced(
     rows, taught = len(hidden_RD), len(teacher.hidden_KE)
     like = hidden_RD.new_empty(0, dtype=torch.promote_types(hidden_RD.dtype, torch.float32))
     own, theirs, cross_J = _Sums(rows, like), _Sums(taught, like), like.new_zeros(taught)
-    logit_R, best_R = like.new_zeros(rows), torch.zeros_like(targets_R)
+    # A target that no tile holds has no probability.
+    logit_R, best_R = like.new_full((rows,), float("-inf")), torch.zeros_like(targets_R)
     merged: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
     z_buffer, exp_buffer, teacher_buffer = _buffers(like, (rows, rows, taught), tiles)
     for tile in tiles:
@@ -251,9 +255,9 @@ def _reduced(
         exp_JC = exp_RC[:taught]
         theirs.add(teacher_JC.sub_(theirs.top_R[:, None]), exp_JC, teacher_JC)
         cross_J = factor_J * cross_J + exp_JC.mul_(z_RC[:taught]).sum(dim=-1)
+    logit_R = logit_R.masked_fill(logit_R == _OUTSIDE, float("-inf"))
     norm_R, norm_J = own.top_R + own.log_mass_R, theirs.top_R + theirs.log_mass_R
-    # A sum of rounded terms can fall below 0; the divergence cannot.
-    kl_J = theirs.negative_entropy_R - cross_J / theirs.mass_R + own.log_mass_R[:taught]
+    kl_J = own.log_mass_R[:taught] - cross_J / theirs.mass_R - theirs.entropy_R
     merged_norm_J, merged_mass_J = torch.zeros_like(kl_J), torch.zeros_like(kl_J)
     if taught and any(len(tile.merged) for tile in tiles):
         log_p_JM = torch.cat(merged[0], dim=1) - norm_R[:taught, None]
@@ -265,9 +269,10 @@ def _reduced(
     return (
         norm_R - logit_R,
         -own.log_mass_R,
-        -own.negative_entropy_R,
+        own.entropy_R,
+        # A sum of rounded terms can fall below 0; the divergence cannot.
         kl_J.clamp(min=0),
-        -theirs.negative_entropy_R,
+        theirs.entropy_R,
         best_R,
         norm_R,
         norm_J,
@@ -295,7 +300,8 @@ def tile_shape(rows: int, words: int, device: str) -> tuple[int, int]:
     """How many rows and words a tile has on a kind of device."""
     numbers = _CPU_NUMBERS if device == "cpu" else _DEVICE_NUMBERS
     group = max(1, min(rows, numbers // _TILE_WORDS))
-    return group, min(words, numbers // group)
+    tiles = math.ceil(words / min(words, _MOST_WORDS, numbers // group))
+    return group, math.ceil(words / tiles)
 
 
 def _tiles(

@@ -157,7 +157,7 @@ def maximum(logits_CV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     words: the maximum of each is found first, and the place only within the best.
     """
     words = logits_CV.shape[1]
-    if words < 4 * _RUN_WORDS or logits_CV.numel() < _FEW_NUMBERS:
+    if logits_CV.device.type != "cpu" or words < 4 * _RUN_WORDS or logits_CV.numel() < _FEW_NUMBERS:
         return logits_CV.max(dim=-1)
     whole = words // _RUN_WORDS
     highest = [logits_CV[:, : whole * _RUN_WORDS].unflatten(1, (whole, _RUN_WORDS)).amax(dim=-1)]

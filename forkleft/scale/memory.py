@@ -221,8 +221,8 @@ def head_memory(shape: Shape, rows: float, precision: Precision, *, trained: boo
     rows_of_tile, words_of_tile = tile_shape(math.ceil(rows), shape.words, "cuda")
     tile = 4 * rows_of_tile * words_of_tile
     tiles = _BACKWARD_TILES + (0 if precision == "float32" else _CAST_TILES)
-    # Its gradient is summed in float32; in bfloat16 the sum is cast at the end.
-    gradient = (4 if precision == "float32" else 6) * shape.head if trained else 0
+    # Its gradient is summed in float32, and cast at the end if the head is in bfloat16.
+    gradient = (6 if precision == "bfloat16" else 4) * shape.head if trained else 0
     return max(_FORWARD_TILES * tile, tiles * tile + gradient)
 
 

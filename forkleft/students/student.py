@@ -194,7 +194,8 @@ class Student:
 def _projected(head: torch.nn.Module, hidden_SD: torch.Tensor) -> torch.Tensor:
     """The head's product, by the head itself unless it is a plain one on a CPU that is much larger than the rows.
 
-    Such a product takes as long as it takes to read the head, and with its factors exchanged half of that.
+    Such a product takes as long as it takes to read the head, and with its factors exchanged half of that. Hooks on the
+    head are not called then; nothing of ours sets any there.
     """
     plain = type(head) is torch.nn.Linear and head.bias is None and type(head.weight) is torch.nn.Parameter
     if not plain or head.weight.device.type != "cpu" or head.weight.dtype not in (torch.float32, torch.float64):

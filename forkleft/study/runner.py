@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import TextIO
 
 from forkleft.errors import ForkLeftError
-from forkleft.processes import KEEP_BUFFERS, PROGRAM
+from forkleft.processes import KEEP_BUFFERS, PROGRAM, THREADS
 from forkleft.signals import at_first_signal, leave
 from forkleft.study.cells import CellFolder, Failure, Task, writing
 from forkleft.study.grid import Cell
 from forkleft.study.progress import GridProgress
 
 _POLL_SECONDS = 0.1
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def run_cells(
@@ -54,7 +53,7 @@ class _Runner:
     ) -> None:
         self.cells, self.progress, self.jobs, self.program = cells, progress, jobs, program
         threads = str(max(1, (os.cpu_count() or 1) // jobs))
-        ours = dict.fromkeys(_THREADS, threads) | {"TOKENIZERS_PARALLELISM": "false"}
+        ours = dict.fromkeys(THREADS, threads) | {"TOKENIZERS_PARALLELISM": "false"}
         self.environment = KEEP_BUFFERS | os.environ | ours
         self.waiting = {digest: CellFolder(root, cell) for digest, cell in cells.items()}
         # Read only once; they are for the time left.

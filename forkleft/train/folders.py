@@ -10,7 +10,7 @@ from typing import Any
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
-from forkleft.errors import ForkLeftError
+from forkleft.errors import ForkLeftError, ToldError
 from forkleft.files import check_writable, lock, remove_unfinished, writing_to
 from forkleft.train.checkpoints import steps
 from forkleft.train.run_files import LOCK_FILE, METRICS, OTHER_FOLDER, RUN_FILE, is_finished, read_run
@@ -88,7 +88,10 @@ class RunFolder:
 
 
 def in_main_process(find: Callable[[], Any]) -> Any:
-    """Call a function in the main process only; all processes get its result, or raise its ForkLeftError."""
+    """Call a function in the main process only; all processes get its result, or raise its ForkLeftError.
+
+    In the others it is a ToldError: to tell a mistake once is enough.
+    """
     if PartialState().num_processes == 1:
         return find()
     shared: list[Any] = [None, None]
@@ -99,7 +102,7 @@ def in_main_process(find: Callable[[], Any]) -> Any:
             shared = [None, str(error)]
     found, mistake = broadcast_object_list(shared)
     if mistake is not None:
-        raise ForkLeftError(mistake)
+        raise (ForkLeftError if PartialState().is_main_process else ToldError)(mistake)
     return found
 
 

@@ -170,21 +170,58 @@ def test_kl_is_positive_and_zero_only_at_equality():
     assert torch.equal(again.kl_K, same.kl_K)
 
 
-def test_teacher_without_mass_somewhere():
+@pytest.mark.usefixtures("tile")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("word", [5, 36])
+def test_teacher_without_mass_somewhere(dtype, word):
     """Probabilities that underflow to 0 in the teacher or in the student leave everything finite."""
-    eye = torch.eye(WORDS, dtype=torch.float64)
-    sharp = torch.zeros(2, WORDS, dtype=torch.float64)
-    sharp[:, 5] = 1000.0
-    hidden = torch.zeros(2, WORDS, dtype=torch.float64)
-    hidden[0, 5], hidden[1, 6] = 1000.0, 1000.0
+    eye = torch.eye(WORDS, dtype=dtype)
+    sharp = torch.zeros(2, WORDS, dtype=dtype)
+    sharp[:, word] = 1000.0
+    hidden = torch.zeros(2, WORDS, dtype=dtype)
+    hidden[0, word], hidden[1, 6] = 1000.0, 1000.0
     hidden.requires_grad_()
     for merged in ((), MERGED):
         rows = head_rows(
-            hidden, eye, torch.tensor([5, 5]), EXCLUDED, teacher=TeacherRows(sharp, eye), merged_ids=merged
+            hidden, eye, torch.tensor([word, word]), EXCLUDED, teacher=TeacherRows(sharp, eye), merged_ids=merged
         )
-        assert_exact(rows.kl_K, torch.tensor([0, 1000.0], dtype=torch.float64))
+        for found in (rows.kl_K, rows.nll_S):
+            assert found.tolist() == [0, 1000]
+        for found in (rows.entropy_S, rows.teacher_entropy_K, rows.confidence_S):
+            assert found.tolist() == [0, 0]
         (grad,) = torch.autograd.grad(rows.kl_K.sum(), hidden)
-        assert grad.isfinite().all()
+        expected = torch.zeros(2, WORDS, dtype=dtype)
+        expected[1, 6], expected[1, word] = 1, -1
+        assert torch.equal(grad, expected)
+
+
+@pytest.mark.usefixtures("tile")
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_numbers_that_are_not_finite_are_not_hidden(number):
+    """A row of either model, or a word of the head; other rows stay as they are."""
+    hidden, weight, targets, teacher = inputs()
+    right = head_rows(hidden, weight, targets, EXCLUDED, teacher=teacher)
+    with torch.no_grad():
+        hidden[2, 1] = teacher.hidden_KE[4, 3] = number
+    rows = head_rows(hidden, weight, targets, EXCLUDED, teacher=teacher)
+    broken = {"nll_S": [2], "confidence_S": [2], "entropy_S": [2], "kl_K": [2, 4], "teacher_entropy_K": [4]}
+    for name, where in broken.items():
+        found = getattr(rows, name)
+        assert found.isfinite().logical_not().nonzero().flatten().tolist() == where
+        others = [row for row in range(ROWS) if row not in where]
+        assert_exact(found[others], getattr(right, name)[others])
+    with torch.no_grad():
+        weight[20] = number
+    assert not head_rows(hidden, weight, targets, EXCLUDED).nll_S.isfinite().any()
+
+
+@pytest.mark.usefixtures("tile")
+@pytest.mark.parametrize("target", [0, 3, 39, WORDS, WORDS + 2])
+def test_a_target_outside_has_no_probability(target):
+    hidden, weight, targets, _ = inputs()
+    targets[1] = target
+    nll_S = head_rows(hidden, weight, targets, EXCLUDED).nll_S
+    assert nll_S.isinf().nonzero().flatten().tolist() == [1]
 
 
 def test_gradients_come_back_in_the_operands_types():
@@ -227,14 +264,15 @@ def test_a_tile_has_few_rows_of_many_words_or_many_of_some():
     words = 151_936
     shapes = {rows: head.tile_shape(rows, words, "cpu") for rows in (0, 1, 6, 256, 512, 5000)}
     assert shapes == {
-        0: (1, words),
-        1: (1, words),
-        6: (6, words),
-        256: (256, 4096),
-        512: (512, 2048),
-        5000: (512, 2048),
+        0: (1, 30_388),
+        1: (1, 30_388),
+        6: (6, 30_388),
+        256: (256, 3999),
+        512: (512, 2026),
+        5000: (512, 2026),
     }
-    assert head.tile_shape(5000, words, "cuda") == (4096, 2048)
+    assert head.tile_shape(5000, words, "cuda") == (4096, 2026)
+    assert head.tile_shape(7, 104, "cpu") == (7, 104)
 
 
 def test_nothing_of_the_size_of_all_logits_is_kept(monkeypatch):
