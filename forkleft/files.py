@@ -53,6 +53,13 @@ def check_writable(folder: Path, option: str = "--output") -> None:
             pass
 
 
+def check_new(folder: Path) -> None:
+    """Raise ForkLeftError if a folder exists already, or cannot be made."""
+    if folder.exists():
+        raise ForkLeftError(f"{folder} exists already; name a new folder")
+    check_writable(folder)
+
+
 @contextmanager
 def writing_to(path: Path, option: str = "--output") -> Iterator[None]:
     """Turn a system error within the block into a ForkLeftError that names the folder or file."""

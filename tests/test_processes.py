@@ -163,6 +163,8 @@ def test_the_demo_starts_itself_twice(monkeypatch, tmp_path):
     assert main(["--debug", "demo", *said]) == 0
     words = ["demo", "--output", str(tmp_path / "new"), "--student", "student-shifted", "--updates", "3", "--debug"]
     assert asked == [(words, 2)]
+    assert main(["demo", "--output", str(tmp_path)]) == 2
+    assert len(asked) == 1
     monkeypatch.setattr(demo, "run_together", lambda words, count: 2)
     with pytest.raises(SystemExit, match="2"):
         main(["demo"])

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from forkleft.cli.arguments import Commands, add_command, hide_loading_bars, say_loading
+from forkleft.files import check_new
 from forkleft.processes import run_together
 
 # The lab's models are so small that two threads hardly share the work, but two processes do. Always two, so that the
@@ -26,6 +27,9 @@ def add(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> None:
     """`forkleft demo`, which starts itself in two processes, or is one of them."""
     if "RANK" not in os.environ:
+        # Found before two processes have loaded PyTorch.
+        if options.output is not None:
+            check_new(options.output)
         said = {name: getattr(options, name) for name in ("output", "student", "teacher", "updates")}
         words = [word for name, value in said.items() if value is not None for word in (f"--{name}", str(value))]
         words += ["--debug"] if options.debug else []

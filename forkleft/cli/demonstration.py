@@ -18,7 +18,7 @@ from forkleft.errors import ForkLeftError
 from forkleft.evaluate.compare import compare
 from forkleft.evaluate.evaluation import load_evaluated, result_line, run_evaluation
 from forkleft.evaluate.results import read_results
-from forkleft.files import check_writable
+from forkleft.files import check_new
 from forkleft.lab import models
 from forkleft.lab.benchmarks import lab_set
 from forkleft.students.bundled import local_path
@@ -103,9 +103,7 @@ def _new_folder(output: Path | None, said: Mapping[str, Any]) -> Path:
         raise ForkLeftError(f"expected at least 1 update, found {said['max_steps']}")
     _cards(said)
     folder = _free_folder() if output is None else output
-    if folder.exists():
-        raise ForkLeftError(f"{folder} exists already; name a new folder")
-    check_writable(folder)
+    check_new(folder)
     return folder
 
 

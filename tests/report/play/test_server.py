@@ -237,6 +237,12 @@ def test_connections_are_bounded(player, monkeypatch):
         host = urlsplit(url).netloc
         for _ in range(2):
             stack.enter_context(unfinished(url))
-        third = stack.enter_context(closing(http.client.HTTPConnection(host, timeout=60)))
-        third.request("GET", "/")
-        assert third.getresponse().status == 503
+        # The server takes connections when it comes to it: on a busy machine it may not have seen these two yet.
+        statuses = (_status_of(host) for _ in range(1000))
+        assert next(status for status in statuses if status != 200) == 503
+
+
+def _status_of(host):
+    with closing(http.client.HTTPConnection(host, timeout=60)) as connection:
+        connection.request("GET", "/")
+        return connection.getresponse().status
