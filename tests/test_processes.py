@@ -111,7 +111,7 @@ def hear(number, frame):
     open(f"{{words[0]}}/heard-{{rank}}-{{number}}", "a").write("once ")
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, hear)
-open(f"{{words[0]}}/ready-{{rank}}-{{os.getpid()}}", "w").close()
+open(f"{{words[0]}}/ready-{{rank}}-{{os.getpid()}}", "w").write("ready")
 while not any(name.startswith(f"heard-{{rank}}") for name in os.listdir(words[0])):
     time.sleep(0.02)
 time.sleep({600 if times == 2 else 0.2})
@@ -134,7 +134,8 @@ sys.exit({128 + number})
 
 
 def wait_for(process, folder, pattern):
-    while len(list(folder.glob(pattern))) < 2 and process.poll() is None:
+    """Until both processes have written such a file to its end."""
+    while sum(path.stat().st_size > 0 for path in folder.glob(pattern)) < 2 and process.poll() is None:
         time.sleep(0.02)
 
 
